@@ -31,6 +31,23 @@ _WHOLE = 20
 """digits up to which an integer in JSON is kept as one: HDF5 and numpy have none of more"""
 
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def refuse_pointer(path: str | Path, kind: type[ProbeError] = FormatError) -> None:
+    """Raise an error of a kind where a file is a pointer of Git LFS, which stands in the place of a large file until that is fetched.
+
+    A file that cannot be read raises nothing.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(_POINTER))
+    except OSError:
+        return
+    if head == _POINTER:
+        raise kind(f"{path} is a pointer of Git LFS, not the file itself: run git lfs pull there, or download the file")
+
+
 class Damaged(Exception):
     """What was read cannot be; `reading` says in which file and where."""
 
@@ -72,6 +89,13 @@ def said_of(path: str | Path, what: str, error: BaseException, advice: str = AGA
     cause = str(error) or type(error).__name__
     cause = cause if len(cause) <= _LONGEST else f"{cause[:_LONGEST]} …"
     return f"{path} is damaged: {what + ' ' if what else ''}cannot be read ({cause}); {advice}"
+
+
+def closed(path: str | Path, how: str = "probe.open") -> StoreError:
+    """Return the error of reading from a file that was closed; ``how`` opens it again."""
+    return StoreError(
+        f"{path} was closed, by close() or at the end of its with block: read from it before that, or open it again with {how}"
+    )
 
 
 def parsed(text: str | bytes, digits: int = _WHOLE) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-from collections.abc import Iterator, Sequence
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +19,18 @@ import numpy as np
 from probe.errors import NotRecordedError
 from probe.numbers.boxes import box_of
 from probe.ranks.opening import open_reader
-from probe.records import ByPath, ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
+from probe.records import (
+    ByPath,
+    ByRole,
+    ModuleInfo,
+    OptimizerGroup,
+    ParameterInfo,
+    Phase,
+    Role,
+    RunInfo,
+    is_among,
+    listed,
+)
 from probe.store.reading.reader import Reader
 
 Index = SupportsIndex | slice | EllipsisType | np.ndarray | Sequence[int] | None
@@ -148,7 +161,23 @@ class Observed:
 
 
 class ModuleRecords(ByRole[Observed]):
-    """What was recorded of one module, in the order of the run; ``.output[0]`` is its first output."""
+    """What was recorded of one module, in the order of the run; ``.output[0]`` is its first output, ``.param["weight"]`` its weight."""
+
+    def to_xarray(self) -> Any:
+        """Return the values of one tensor over the steps as an xarray.DataArray with the dimension ``step`` (needs xarray).
+
+        Raises
+        ------
+        ConfigError
+            there are several tensors, or several of one step: `sel` chooses
+        NotRecordedError
+            only statistics were recorded
+        ImportError
+            xarray is not installed
+        """
+        from probe.report.formats.arrays import over_steps
+
+        return over_steps(self)
 
     def _repr_html_(self) -> str:
         from probe.report.notebook.recordings import of_records
@@ -190,12 +219,16 @@ class _Records:
 class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
     """One run's file, as a mapping from the paths of its modules to what was recorded of each.
 
-    Close it, or use it as a context manager.
+    Close it, or use it as a context manager. Functions that take the path of a recording take it too.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._reader = open_reader(path)
         self._records = _Records(self._reader)
+        self._is_closed = False
+
+    def __fspath__(self) -> str:
+        return str(self._reader.path)
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -204,16 +237,18 @@ class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        info = self.info
-        return f"<probe recording {self._reader.path.name}: {info.framework}, {len(self.steps)} step{'' if len(self.steps) == 1 else 's'}>"
+        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}"
+        state = ", closed" if self._is_closed else ""
+        return f"<probe recording {self._reader.path.name}: {self.info.framework}, {steps}{state}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from probe.report.notebook.recordings import of_recording
 
-        return of_recording(self)
+        return None if self._is_closed else of_recording(self)
 
     def close(self) -> None:
-        """Close the file; values can no longer be read."""
+        """Close the file; nothing more can be read of it."""
+        self._is_closed = True
         self._reader.close()
 
     @property
@@ -230,6 +265,16 @@ class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
     def info(self) -> RunInfo:
         """Who recorded, when, with which options."""
         return self._reader.info
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The configuration of the model (``model.config``), empty if it has none; the options of `probe.start` are in ``info.config``."""
+        return self.info.model_config
+
+    @property
+    def optimizers(self) -> dict[int, list[OptimizerGroup]]:
+        """The parameter groups of the optimizers by step: class, ``hyper`` (lr, betas …), and the indices of their ``parameters``."""
+        return {step: self._reader.groups_of(step) for step in self.steps}
 
     @property
     def steps(self) -> list[int]:
@@ -339,21 +384,54 @@ class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
             graph.draw_run(self._reader, step, at, ax) if what == "graph" else norms.draw(self._reader, what, only, ax)
         )
 
-    def _paths(self) -> tuple[str, ...]:
-        return tuple(module.path for module in self.modules)
-
-    def __getitem__(self, path: str) -> ModuleRecords:
-        """Return what was recorded of a module, by its path or a glob.
+    def sel(self, *, step: int | Iterable[int] | slice) -> Steps:
+        """Return what was recorded in some steps, by module; ``run[0]`` is ``run.sel(step=0)``. Both ends of a slice count.
 
         Raises
         ------
         NotRecordedError
-            no module has that path
+            there is no such step
         """
+        chosen = [each for each in self.steps if is_among(each, step)]
+        if not chosen:
+            raise NotRecordedError(
+                f"{self._reader.path.name} has no step {step!r}; its steps are {listed(self.steps) or 'none'}"
+            )
+        return Steps(self, chosen)
+
+    def table(self) -> Any:
+        """Return a pandas.DataFrame with a row for each tensor that was seen, of all steps (needs pandas); ``run[0].table()`` has one step."""
+        return Steps(self, self.steps).table()
+
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(module.path for module in self.modules)
+
+    @overload
+    def __getitem__(self, path: str) -> ModuleRecords: ...
+
+    @overload
+    def __getitem__(self, path: int) -> Steps: ...
+
+    def __getitem__(self, path: Any) -> Any:
+        """Return what was recorded of a module, by its path or a glob, or in a step, by its number.
+
+        Raises
+        ------
+        NotRecordedError
+            no module has that path, or there is no such step
+        """
+        if isinstance(path, SupportsIndex):
+            return self.sel(step=operator.index(path))
+        return ModuleRecords(self._observed(row) for row in self._records.of(self._modules_at(path)))
+
+    def _modules_at(self, path: str) -> list[int]:
+        """Return the modules of a path, or of a glob. Raises NotRecordedError if there is none."""
+        if not isinstance(path, str):
+            raise self._not_a_path(path)
         chosen = self._found(path)
         if not chosen:
             raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}; see .modules")
-        return ModuleRecords(self._observed(row) for row in self._records.of(chosen))
+        return chosen
 
     def _found(self, path: str) -> list[int]:
         """Return the modules of a path, or of a glob."""
@@ -372,7 +450,45 @@ class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
         )  # fmt: skip
 
 
-def open_recording(path: str | Path) -> Recording:
+class Steps(ByPath[ModuleRecords]):
+    """What was recorded in some steps, as a mapping from the paths of modules."""
+
+    def __init__(self, run: Recording, steps: Sequence[int]) -> None:
+        self._run, self.steps = run, tuple(steps)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._rows)} tensors of {self._run.path.name}, step {listed(self.steps)}>"
+
+    @functools.cached_property
+    def _rows(self) -> np.ndarray:
+        return np.concatenate([self._run._reader.of_step("records", step) for step in (*self.steps, -1)])
+
+    def _paths(self) -> tuple[str, ...]:
+        return self._run._paths()
+
+    def _found(self, path: str) -> list[int]:
+        return self._run._found(path)
+
+    def __getitem__(self, path: str) -> ModuleRecords:
+        """Return what was recorded of a module in these steps, by its path or a glob.
+
+        Raises
+        ------
+        NotRecordedError
+            no module has that path
+        """
+        rows = self._rows
+        chosen = rows[np.isin(rows["module"], self._run._modules_at(path))]
+        return ModuleRecords(self._run._observed(row) for row in chosen)
+
+    def table(self) -> Any:
+        """Return a pandas.DataFrame with a row for each tensor that was seen in these steps (needs pandas)."""
+        from probe.report.table import records_frame
+
+        return records_frame(self._run._reader, self._rows)
+
+
+def open_recording(path: str | os.PathLike[str]) -> Recording:
     """Open a recording to look into it; public as `probe.open`.
 
     Raises

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, TypeVar, overload
+
+from probe.errors import ConfigError, NotRecordedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -235,6 +237,7 @@ class RunInfo:
 
 
 _MOST_SHOWN = 20
+_MOST_LISTED = 8
 
 
 class ByPath(Mapping[str, T]):
@@ -250,6 +253,10 @@ class ByPath(Mapping[str, T]):
     @abstractmethod
     def _found(self, path: str) -> Sequence[object]:
         """Return what a path, or a glob, names; nothing where there is no such module."""
+
+    def _not_a_path(self, key: object) -> NotRecordedError:
+        """Return the error of a key that is neither a path nor a glob."""
+        return NotRecordedError(f"[{key!r}]: expected the path of a module or a glob, got {type(key).__name__}")
 
     def __contains__(self, path: object) -> bool:
         return isinstance(path, str) and bool(self._found(path))
@@ -289,13 +296,42 @@ class ByRole(tuple[T, ...]):
         """Return what has a role."""
         return type(self)(each for each in self if each.role is role)  # type: ignore[attr-defined]
 
+    def sel(self, **wanted: Any) -> Self:
+        """Return what was seen at some places: ``.sel(step=[0, 1], role="output")``.
+
+        Parameters
+        ----------
+        wanted
+            ``step``, ``micro``, ``call``, ``phase``, ``role`` or ``slot``: one value, several, or a slice with both ends
+
+        Raises
+        ------
+        NotRecordedError
+            nothing was seen there
+        ConfigError
+            another name
+        """
+        found: Iterable[Any] = self
+        for name, values in wanted.items():
+            if name not in _PLACES:
+                raise ConfigError(f"sel({name}=…) is not known; expected {', '.join(_PLACES)}")
+            known = [(each, _PLACES[name](each)) for each in found]
+            found = [each for each, places in known if any(is_among(place, values) for place in places)]
+            if not found:
+                there = dict.fromkeys(str(place) for _, places in known for place in places)
+                raise NotRecordedError(f"nothing here has {name} {values!r}; there is {listed(there) or 'nothing'}")
+        return type(self)(found)
+
     @overload
-    def __getitem__(self, at: SupportsIndex, /) -> T: ...
+    def __getitem__(self, at: SupportsIndex | str, /) -> T: ...
 
     @overload
     def __getitem__(self, at: slice, /) -> Self: ...
 
     def __getitem__(self, at: Any, /) -> Any:
+        """Return one by its number, the first with a slot's name, or a slice."""
+        if isinstance(at, str):
+            return self.sel(slot=at)[0]
         found = super().__getitem__(at)
         return type(self)(found) if isinstance(at, slice) else found
 
@@ -317,6 +353,34 @@ class ByRole(tuple[T, ...]):
         left = len(self) - len(lines)
         more = [f" … {left} more"] if left > 0 else []
         return "\n".join([f"{type(self).__name__}(", *lines, *more, ")"])
+
+
+_PLACES: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "step": lambda each: (each.step,),
+    "micro": lambda each: (each.micro,),
+    "call": lambda each: (each.call,),
+    "phase": lambda each: (each.phase.label,),
+    "role": lambda each: (each.role.label,),
+    "slot": lambda each: (each.slot,) if hasattr(each, "slot") else tuple(dict.fromkeys((each.slot_a, each.slot_b))),
+}
+"""where something was seen, by what `ByRole.sel` takes; of a pair both slots"""
+
+
+def is_among(place: Any, wanted: Any) -> bool:
+    """Return True if a place is the one wanted, one of several, or in a slice, whose ends count."""
+    if isinstance(wanted, slice):
+        return (wanted.start is None or place >= wanted.start) and (wanted.stop is None or place <= wanted.stop)
+    if isinstance(wanted, (Phase, Role)):
+        return bool(place == wanted.label)
+    if isinstance(wanted, Iterable) and not isinstance(wanted, str):
+        return any(is_among(place, each) for each in wanted)
+    return str(place) == str(wanted)
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return the first values, as messages list them."""
+    texts = list(map(str, values))
+    return ", ".join(texts[:_MOST_LISTED]) + (" …" if len(texts) > _MOST_LISTED else "")
 
 
 def _public(names: Iterable[str]) -> list[str]:

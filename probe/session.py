@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib.metadata
+import itertools
 import os
 import platform
 import subprocess
@@ -17,7 +19,7 @@ from typing import Any, Unpack
 from probe._version import __version__
 from probe.adapters.base import Adapter, Group, adapter_for
 from probe.config import RecordConfig, RecordOptions
-from probe.errors import RecordingError, StoreError, warn
+from probe.errors import ExistsError, RecordingError, StoreError, warn
 from probe.messages import say
 from probe.numbers import kernel
 from probe.ranks.layout.seen import parallel_of
@@ -69,7 +71,7 @@ def start(
     path
         the HDF5 file to create; under several ranks ``a.h5`` becomes ``a.rank00003.h5``. Without it the name
         is ``$PROBE_DUMP`` or ``probe-<date>-<time>.h5`` (``probe-<job>.rank00003.h5`` under several ranks, which
-        must agree on it), and said once on stderr.
+        must agree on it), and said once on stderr. A name made of the time gets a number if another run has it.
     level
         what is observed: ``"module"``
     task
@@ -230,7 +232,7 @@ def _started(
         warn(text)
     if settings.said:
         warn(settings.said)
-    target = target_of(path, rank, world_size, _starts, settings.folder)
+    target, is_of_the_time, is_news = target_of(path, rank, world_size, _starts, settings.folder)
     info = RunInfo(
         run_id=uuid.uuid4().hex,
         framework=adapter.framework,
@@ -247,13 +249,23 @@ def _started(
     environment = _environment(adapter)
     _tells = not quiet and rank == 0
     _tell_of_kernel(settings)
-    with replaced(target) if overwrites(overwrite) else contextlib.nullcontext():
-        _begin(
-            target,
-            lambda: Writer(target, info, compression=settings.compression),
-            environment,
-            lambda writer: Recorder(adapter, models, writer, settings, optimizer, functions),
-        )
+    for number in itertools.count(2):
+        try:
+            with replaced(target) if overwrites(overwrite) and not is_of_the_time else contextlib.nullcontext():
+                _begin(
+                    target,
+                    functools.partial(Writer, target, info, compression=settings.compression),
+                    environment,
+                    lambda writer: Recorder(adapter, models, writer, settings, optimizer, functions),
+                )
+            break
+        except ExistsError:
+            if not is_of_the_time:
+                raise
+            stem = target.stem if number == 2 else target.stem.rpartition("-")[0]
+            target = target.with_stem(f"{stem}-{number}")  # another run has begun in this second
+    if is_news:
+        say(f"recording to {target}")
     return target
 
 

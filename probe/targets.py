@@ -7,11 +7,20 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.config import RecordConfig
 from probe.errors import ExistsError, StoreError
-from probe.messages import say
+
+
+class Target(NamedTuple):
+    """Which file a process records to."""
+
+    path: Path
+    is_of_the_time: bool
+    """its name was made of the time: it gets a number where another run has begun in the same second"""
+    is_news: bool
+    """nobody has named it or its folder, so it is said"""
 
 
 def place_in_the_world() -> tuple[int, int]:
@@ -28,13 +37,13 @@ def place_in_the_world() -> tuple[int, int]:
 
 def target_of(
     path: str | os.PathLike[str] | None, rank: int, world_size: int, number: int = 1, folder: str = ""
-) -> Path:
+) -> Target:
     """Return the file of a rank.
 
     Parameters
     ----------
     path
-        a file, a folder, or None for ``$PROBE_DUMP`` or a name that is made; a name that was made is said
+        a file, a folder, or None for ``$PROBE_DUMP`` or a name that is made
     rank, world_size
         under several ranks ``a.h5`` becomes ``a.rank00003.h5``
     number
@@ -60,9 +69,7 @@ def target_of(
         target = target / default
     if world_size > 1:
         target = target.with_name(f"{target.stem}.rank{rank:05d}{target.suffix or '.h5'}")
-    if not given:
-        say(f"recording to {target}")
-    return target
+    return Target(target, world_size == 1 and (is_folder or not given), not given)
 
 
 def overwrites(overwrite: bool | None) -> bool:
@@ -104,7 +111,7 @@ def check(
     rank, world_size = place_in_the_world()
     if path is None or not settings.wants_rank(rank):
         return
-    target = target_of(path, rank, world_size)
+    target = target_of(path, rank, world_size).path
     if not target.parent.is_dir():
         raise StoreError(f"cannot create {target}: the folder {target.parent} isn't there")
     if target.exists() and not overwrites(overwrite):

@@ -19,6 +19,13 @@ settings.register_profile(
 settings.load_profile("anywhere")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what marks mean."""
+    config.addinivalue_line(
+        "markers", "thorough: shows at length what other tests show too; `scripts/test --quick` leaves it out"
+    )
+
+
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the disk have room: how much is free on the machine that runs the tests is no part of any of them."""

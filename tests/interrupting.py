@@ -18,6 +18,7 @@ import probe
 from probe.errors import ProbeWarning
 from probe.store.writing.writer import _LIVE
 from probe.testing import Recording
+from tests.limits import HANGS
 
 _PROBE = str(Path(probe.__file__).parent)
 STEPS = 3
@@ -27,7 +28,7 @@ _TOY = ("numpy/nn.py", "numpy/tensor.py")
 
 def finished() -> None:
     """Wait until every file is as it will be."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + HANGS
     for writer in [*_LIVE]:
         while not writer._ended:
             assert time.monotonic() < end, "it waits for something"

@@ -9,6 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import probe
+from tests.limits import HANGS
 
 
 def handles() -> int:
@@ -27,6 +28,6 @@ def settled() -> int:
     writer = probe.session._current.run.writer
     written = threading.Event()
     writer._queue.put(written.set)
-    assert written.wait(60)
+    assert written.wait(HANGS)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]

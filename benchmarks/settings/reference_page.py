@@ -70,7 +70,12 @@ def _table(rows: Iterable[Setting]) -> str:
 def _row(row: Setting) -> str:
     others = [
         f"{title}: {_names(text)}"
-        for title, text in (("PaddleNLP", row.paddlenlp), ("vLLM", row.vllm), ("recorded", row.recorded))
+        for title, text in (
+            ("PaddleNLP", row.paddlenlp),
+            ("vLLM", row.vllm),
+            ("params.json", row.meta),
+            ("recorded", row.recorded),
+        )
         if text
     ]
     others += [_names(row.variables)] if row.variables else []

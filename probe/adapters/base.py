@@ -311,6 +311,9 @@ class Adapter(abc.ABC):
     def interrupted(self) -> None:  # noqa: B027  few frameworks have modes to set back
         """Set back what a `quiet` or `unseen` of this thread has left: an interrupt (Ctrl-C) may come in the middle of its end."""
 
+    def surface(self) -> None:  # noqa: B027  most frameworks raise at once, or again and again
+        """Wait for the program's operations, and raise what one failed with: where the framework raises it once, to whoever reads next."""
+
     @abc.abstractmethod
     def context(self) -> CallContext:
         """Return under which circumstances the program runs right now."""
@@ -432,7 +435,7 @@ def adapter_for(model: object) -> Adapter:
             return getattr(importlib.import_module(adapter_module), adapter_class)()
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     raise RecordingError(
-        f"probe.start() was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
+        f"probe was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
     )
 
 

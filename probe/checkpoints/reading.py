@@ -11,7 +11,7 @@ from probe.checkpoints.pdparams import PdparamsFile
 from probe.checkpoints.safetensors import SafetensorsFile
 from probe.checkpoints.stored import Stored, WeightFile
 from probe.checkpoints.torch_pickle import TorchFile
-from probe.damage import Damaged, parsed, reading
+from probe.damage import Damaged, parsed, reading, refuse_pointer
 from probe.errors import ConversionError
 
 _READERS: dict[str, type[WeightFile]] = {
@@ -69,6 +69,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     if not path.exists():
         raise ConversionError(f"there is no {source}")
     main = _main_of(path) if path.is_dir() else path
+    refuse_pointer(main, ConversionError)
     if not main.name.endswith(_INDEX):
         return Checkpoint(path, [main])
     try:
@@ -105,5 +106,6 @@ def _opened(path: Path) -> WeightFile:
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise ConversionError(f"cannot tell the format of {path}: expected {', '.join(_READERS)} or a folder")
+    refuse_pointer(path, ConversionError)
     with reading(path, kind=ConversionError):
         return reader(path)

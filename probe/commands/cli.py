@@ -13,11 +13,12 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from probe._version import __version__
 from probe.commands.defaults import EXIT, FORMATS, FRAMEWORKS, METRICS, MIN_CONFIDENCE, MIN_COVERAGE, PRESET_NAMES
@@ -153,32 +154,47 @@ def main() -> None:
     """
 
 
+_OF_COMPARISONS = (
+    click.argument("a", type=click.Path(), required=False, metavar="A"),
+    click.argument("b", type=click.Path(), required=False, metavar="B"),
+    click.option("-i", "--input", "named", type=click.Path(), metavar="FILE",
+                 help="In the place of A and B: mindstudio-probe's compare.json; A is its bench_path, B its npu_path."),
+    click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models."),
+    click.option("--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."),
+    click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning."),
+    click.option("--noise", multiple=True, type=click.Path(), metavar="A2",
+                 help="A further legitimate run of A: what it differs by is noise (repeatable)."),
+    click.option("--reference", type=click.Path(), metavar="REF",
+                 help="A run of A's model in higher precision: how much further from it is B than A?"),
+    click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100."),
+    click.option("--atol", type=float, help="Absolute tolerance of every tensor, in the place of what is known of noise."),
+    click.option("--rtol", type=float, help="Relative tolerance of every tensor."),
+    click.option("--metric", type=click.Choice(list(METRICS)), help="What they are held against; default allclose."),
+    click.option("--rules", type=click.Path(), metavar="FILE",
+                 help="Tolerances for some modules, or leaving them unjudged."),
+    click.option("--preset", metavar="NAME",
+                 help=f"Whether the runs meet an acceptance table, beside the verdict: {', '.join(PRESET_NAMES)}."),
+    click.option("--scheduler", metavar="WHERE",
+                 help="Who reads and compares: processes, processes:4, or a Dask scheduler, tcp://host:8786. Default: this process."),
+    click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE",
+                 help="Keep what was found of values in FILE, and go on from what it has."),
+    click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
+                 help="Below this share of paired module calls nothing is called aligned."),
+    click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
+                 help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all."),
+)  # fmt: skip
+"""what to compare, and how"""
+
+
+def _comparing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the arguments and options of a comparison."""
+    for option in reversed(_OF_COMPARISONS):
+        command = option(command)
+    return command
+
+
 @main.command("compare", cls=_Telling, context_settings=_HELP)
-@click.argument("a", type=click.Path(), required=False, metavar="A")
-@click.argument("b", type=click.Path(), required=False, metavar="B")
-@click.option("-i", "--input", "named", type=click.Path(), metavar="FILE",
-              help="In the place of A and B: mindstudio-probe's compare.json; A is its bench_path, B its npu_path.")  # fmt: skip
-@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
-@click.option(
-    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
-)
-@click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
-@click.option("--noise", multiple=True, type=click.Path(), metavar="A2",
-              help="A further legitimate run of A: what it differs by is noise (repeatable).")  # fmt: skip
-@click.option("--reference", type=click.Path(), metavar="REF",
-              help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
-@click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
-@click.option("--atol", type=float, help="Absolute tolerance of every tensor, in the place of what is known of noise.")
-@click.option("--rtol", type=float, help="Relative tolerance of every tensor.")
-@click.option("--metric", type=click.Choice(list(METRICS)), help="What they are held against; default allclose.")
-@click.option(
-    "--rules", type=click.Path(), metavar="FILE", help="Tolerances for some modules, or leaving them unjudged."
-)
-@click.option("--preset", metavar="NAME", help=f"Whether the runs meet an acceptance table, beside the verdict: {', '.join(PRESET_NAMES)}.")  # fmt: skip
-@click.option("--scheduler", metavar="WHERE",
-              help="Who reads and compares: processes, processes:4, or a Dask scheduler, tcp://host:8786. Default: this process.")  # fmt: skip
-@click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE",
-              help="Keep what was found of values in FILE, and go on from what it has.")  # fmt: skip
+@_comparing
 @click.option(
     "--format",
     "style",
@@ -192,15 +208,10 @@ def main() -> None:
     help="Write the report to a file (.html, .txt, .json), or all rows (.csv, .parquet).",
 )
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
-@click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
-              help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
-@click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
-              help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 @click.option("--why", metavar="PATH", help="How this module was judged, tensor by tensor, in the place of the report (text or JSON).")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
 def compare_command(
-    a: str | None, b: str | None, named: str | None, mapping: str | None, map_direction: str | None, strict: bool,
-    style: str | None, output: str | None, top: int, min_coverage: float, min_confidence: float, why: str | None,
+    a: str | None, b: str | None, named: str | None, style: str | None, output: str | None, top: int, why: str | None,
     verbose: bool, **chosen: Any,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
@@ -216,8 +227,7 @@ def compare_command(
     style = style or _style_of(output)
     if style == "parquet" and output is None:
         raise _Failure("Parquet is no text: say with -o to which file it goes")
-    result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
-                       min_confidence=min_confidence, **chosen)  # fmt: skip
+    result = _compared(a, b, **chosen)
     if why is not None:
         _show_why(result, why, style, output)
     elif output is None:
@@ -270,7 +280,7 @@ def _show_why(result: Comparison, path: str, style: str, output: str | None) -> 
     Console(soft_wrap=True, highlight=False).print(styled(str(why).rstrip()))
 
 
-def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
+def _compared(a: str, b: str, mapping: str | None, map_direction: str | None, **options: Any) -> Comparison:
     """Compare two recordings, with progress on a terminal."""
     _start_no_threads_of_blas()
     if os.environ.get("PROBE_ENGINE") == "new":
@@ -278,6 +288,7 @@ def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison
     else:
         from probe.comparison.run import compare
 
+    options["direction"] = map_direction
     if not sys.stderr.isatty():  # rich would end its progress by an empty line
         return compare(a, b, mapping, **options)
     from rich.console import Console
@@ -299,12 +310,12 @@ def _start_no_threads_of_blas() -> None:
 
 
 def _say_where(result: Comparison, output: str) -> None:
-    from probe.report.left_out import but_for
+    from probe.report.left_out import qualification
     from probe.report.names import harmless
 
-    but = but_for(result.left_out) if result.verdict == "aligned" else ""
     table = result.acceptance
     accepted = "" if table is None else f", {table.decision.value} by {table.preset.name}"
+    but = qualification(result.verdict, result.left_out)
     click.echo(f"{result.verdict.value}{but}{accepted}; the report is in {harmless(output)}", err=True)
 
 
@@ -333,16 +344,14 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
 
 
 @main.command("view")
-@click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path(), required=False)
-@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@_comparing
 @click.option("-o", "--output", type=click.Path(dir_okay=False),
               help="Where to keep the page; default: a new folder. Of one recording, a name that ends in .svg, .png or .pdf: its graph as a picture.")  # fmt: skip
 @click.option(
     "--serve", is_flag=True, help="From a server on this machine alone: pairs that you pick are saved, and compared."
 )
 @click.option("--save-to", type=click.Path(dir_okay=False), metavar="FILE",
-              help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm.")  # fmt: skip
+              help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm, else layer_mapping.yaml.")  # fmt: skip
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="With --serve; default: a free one.")
 @click.option(
     "--at",
@@ -353,9 +362,10 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
 @click.option(
     "--step", type=int, help="Of one recording, the only one that is shown; default: all, in a picture the first."
 )
+@click.pass_context
 def view_command(
-    a: str, b: str | None, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int, at: str,
-    step: int | None,
+    context: click.Context, a: str | None, b: str | None, named: str | None, output: str | None, serve: bool,
+    save_to: str | None, port: int, at: str, step: int | None, **chosen: Any,
 ) -> None:  # fmt: skip
     """Compare two recordings and look at the HTML report in the browser.
 
@@ -368,27 +378,38 @@ def view_command(
              probe view a.h5 --at model.layers.3.mlp
              probe view a.h5 -o graph.svg
     """
-    if b is None:
-        if serve or save_to is not None or port or mapping is not None:
-            raise _Failure("--serve, --save-to, --port and -lm are for two recordings: expected probe view A B")
+    if a is not None and b is None and named is None:
+        given = _given(context, but=("a", "output", "at", "step"))
+        if given:
+            raise _Failure(f"{', '.join(given)}: for two recordings, and one was given: expected probe view A B")
         _view_run(a, step, at, output)
         return
     if at or step is not None:
         raise _Failure("--at and --step are for one recording: in the report of two, choose modules and steps by mouse")
+    a, b = _sides(a, b, named)
     if serve:
         if output is not None:
             raise _Failure("--serve keeps no page: expected it or -o, not both")
-        _serve(a, b, mapping, save_to, port)
+        _serve(a, b, save_to, port, **chosen)
     if save_to is not None or port:
         raise _Failure("--save-to and --port are for --serve")
     from probe.report.formats.saving import save
 
-    result = _compared(a, b, mapping)
+    result = _compared(a, b, **chosen)
     place = output or _new_place("report.html")
     save(result, place, "html")
     _say_where(result, place)
     _browse(place)
-    sys.exit(EXIT[result.verdict])
+    sys.exit(_status(result))
+
+
+def _given(context: click.Context, but: Sequence[str]) -> list[str]:
+    """Return the options that were given on the command line, but for some."""
+    return [
+        max(each.opts, key=len)
+        for each in context.command.params
+        if each.name and each.name not in but and context.get_parameter_source(each.name) is ParameterSource.COMMANDLINE
+    ]
 
 
 def _view_run(a: str, step: int | None, at: str, output: str | None) -> None:
@@ -437,21 +458,21 @@ def _browse(place: str, fragment: str = "") -> None:
         click.echo("no browser could be started here: open that file in one", err=True)
 
 
-def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) -> NoReturn:
+def _serve(a: str, b: str, save_to: str | None, port: int, mapping: str | None, **chosen: Any) -> NoReturn:
     """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
     import webbrowser
 
     from probe.report.names import harmless
     from probe.report.serving import Server, Session
 
-    session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
+    session = Session(lambda used: _compared(a, b, used, **chosen), mapping, save_to)
     with Server(session, port) as server:
         click.echo(f"{server.url}\npairs are saved in {harmless(str(session.file))}; Ctrl+C ends", err=True)
         with contextlib.suppress(KeyboardInterrupt):
             webbrowser.open(server.url)
             server.serve_forever()
     session.wait()
-    sys.exit(EXIT[session.comparison.verdict])
+    sys.exit(_status(session.comparison))
 
 
 @main.command()
@@ -556,7 +577,8 @@ def convert_command(
         target, plan = convert_checkpoint(source, output, chosen, **options)
     console = Console(highlight=False)
     Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
-    click.echo(f"{len(plan.moves)} tensors are in {harmless(str(target))}", err=True)
+    for text in (*plan.said, f"{len(plan.moves)} tensors are in {harmless(str(target))}"):
+        click.echo(text, err=True)
 
 
 main.add_later(

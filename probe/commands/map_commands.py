@@ -73,7 +73,8 @@ def list_command() -> None:
 def tree_command(text: Path, output: Path, framework: str, config: Path | None) -> None:
     """Write a recording of a model's structure out of what print(model) shows.
 
-    For a model that cannot be run here. Of parameters it has those that the text tells.
+    For a model that cannot be run here. Of parameters it has those that the text tells. The text may be a log: other
+    lines, and a mark before each line ("# ", "[rank0]:"), are left out.
 
     \b
     Example: probe map tree model.txt -o tree.h5

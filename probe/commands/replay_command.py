@@ -43,6 +43,7 @@ def replay_command(
     from probe.replaying.factories import model_of
     from probe.replaying.run import replay
     from probe.report.formats.saving import format_of, save
+    from probe.report.left_out import qualification
 
     style = None if output is None else format_of(output)
     model, inputs = model_of(factory)
@@ -57,5 +58,7 @@ def replay_command(
         console.print(text.render(found, top, console.width if console.is_terminal else None, verbose=verbose))
     else:
         save(found, output, style, top)
-        click.echo(f"{found.verdict.value}; the report is in {output}", err=True)
+        click.echo(
+            f"{found.verdict.value}{qualification(found.verdict, found.left_out)}; the report is in {output}", err=True
+        )
     sys.exit(EXIT[found.verdict])

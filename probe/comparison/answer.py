@@ -16,7 +16,7 @@ from probe.comparison.lookup import why_not
 from probe.comparison.module_pairs import ModulePair
 from probe.comparison.notes import Note, as_json
 from probe.comparison.own_errors import Replayed
-from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
+from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, Judged, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
 from probe.comparison.steps.paired_values import values_of
 from probe.comparison.why import Why
@@ -39,8 +39,11 @@ def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Comparison(ByPath[SlotResults]):
-    """The answer, and everything that it rests on: a mapping from the paths of A's modules to what was compared of each."""
+class Comparison(Judged, ByPath[SlotResults]):
+    """The answer, and everything that it rests on: a mapping from the paths of A's modules to what was compared of each.
+
+    It is true if the verdict is aligned.
+    """
 
     verdict: Verdict
     divergences: tuple[Divergence, ...]
@@ -120,13 +123,15 @@ class Comparison(ByPath[SlotResults]):
         return render(self, width=_COLUMNS).plain
 
     def __repr__(self) -> str:
+        from probe.report.left_out import qualification
+
         first = self.first_divergence
         where = (
             ""
             if first is None
             else f", first at {first.path or 'the whole model'}: step {first.step}, {first.phase.label}"
         )
-        return f"<Comparison: {self.verdict.value}{where}>"
+        return f"<Comparison: {self.verdict.value}{qualification(self.verdict, self.left_out)}{where}>"
 
     def __getitem__(self, path: str) -> SlotResults:
         """Return what was compared of a module, by A's or B's path or a glob; ``.output[0]`` is its first output.
@@ -136,6 +141,8 @@ class Comparison(ByPath[SlotResults]):
         NotRecordedError
             nothing of that name was compared
         """
+        if not isinstance(path, str):
+            raise self._not_a_path(path)
         found = self._found(path)
         if not found:
             alone = (*self.only_a, *self.unneeded_a), (*self.only_b, *self.unneeded_b)

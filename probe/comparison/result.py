@@ -29,6 +29,27 @@ class Verdict(enum.StrEnum):
     UNDECIDED = "undecided"
 
 
+class Judged:
+    """What has a verdict; true if that is aligned."""
+
+    verdict: Verdict
+
+    def __bool__(self) -> bool:
+        return self.verdict is Verdict.ALIGNED
+
+    def assert_aligned(self) -> None:
+        """Do nothing if the verdict is aligned, else raise an AssertionError with the report: for tests.
+
+        Raises
+        ------
+        AssertionError
+            the verdict is diverged or undecided
+        """
+        __tracebackhide__ = True  # pytest shows the line of the test
+        if not self:
+            raise AssertionError(f"\n{self}")
+
+
 class Kind(enum.StrEnum):
     """What sort of divergence it is."""
 
@@ -274,6 +295,21 @@ class SlotResult:
             f"{size}, {self.verdict or 'not judged'}>"
         )
 
+    @property
+    def rel_l2(self) -> float:
+        """The relative error ‖B − A‖ / ‖A‖; NaN where nothing is known."""
+        return self.metrics.rel_l2
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of the angle between A and B."""
+        return self.metrics.cosine
+
+    @property
+    def max_abs(self) -> float:
+        """The largest difference of two elements; NaN where only statistics were recorded."""
+        return self.metrics.max_abs
+
     def values(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of A and of B, B's in the order in which they were compared with A's.
 
@@ -349,6 +385,22 @@ class SlotResult:
 
 class SlotResults(ByRole[SlotResult]):
     """What was compared of a module, in causal order; ``.output[0]`` is its first output."""
+
+    def to_xarray(self) -> Any:
+        """Return the values of one pair of tensors over the steps as an xarray.Dataset with the dimension ``step`` (needs xarray).
+
+        Raises
+        ------
+        ConfigError
+            there are several pairs, or several of one step: `sel` chooses
+        NotRecordedError
+            values were not recorded on both sides
+        ImportError
+            xarray is not installed
+        """
+        from probe.report.formats.arrays import over_steps
+
+        return over_steps(self)
 
     def _repr_html_(self) -> str:
         from probe.report.notebook.tensors import of_pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,8 +93,8 @@ Progress = Callable[[int, int], None]
 
 
 def compare(
-    a: str | Path,
-    b: str | Path,
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     steps: str | tuple[int, int] | None = None,
@@ -101,8 +102,8 @@ def compare(
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     min_confidence: float = MIN_CONFIDENCE,
-    noise: str | Path | Sequence[str | Path] = (),
-    reference: str | Path | None = None,
+    noise: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    reference: str | os.PathLike[str] | None = None,
     atol: float | None = None,
     rtol: float | None = None,
     metric: MetricName | None = None,
@@ -117,7 +118,7 @@ def compare(
     Parameters
     ----------
     a, b
-        files written by `probe.start`; A is the baseline where one side is the trusted one
+        files written by `probe.start`, or recordings that `probe.open` opened; A is the baseline where one side is the trusted one
     mapping
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     steps

@@ -201,6 +201,10 @@ def _difference(a: np.ndarray, b: np.ndarray) -> tuple[dict[str, float], str]:
     remark = ""
     if a.shape != b.shape and a.T.shape == b.shape:
         a, remark = a.T, "transpose sub_data1"
+    elif (
+        a.shape != b.shape and a.squeeze().shape == b.squeeze().shape
+    ):  # a loss: () in PyTorch, (1,) in older PaddlePaddle
+        b, remark = b.reshape(a.shape), f"shapes {a.shape} and {b.shape}: axes of size 1 left out"
     if a.shape != b.shape or not a.size:
         return dict.fromkeys(("mean", "max", "min"), float("nan")), f"shapes {a.shape} and {b.shape}: not compared"
     wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from probe.checkpoints import Stored
 from probe.conversion.plan import Plan, matched, planned
 from probe.conversion.structure import structure_of
 from probe.conversion.weights import made
-from probe.errors import NotRecordedError
+from probe.errors import NotRecordedError, warn
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.statistics import dtype_of
@@ -23,7 +23,7 @@ from probe.store.reading.reader import Reader
 
 
 def load_matching(
-    model: Any, recording: str | Path, mapping: Any = None, *, allow_missing: Iterable[str] = (),
+    model: Any, recording: str | os.PathLike[str], mapping: Any = None, *, allow_missing: Iterable[str] = (),
     allow_extra: Iterable[str] = (), direction: DirectionName | None = None,
 ) -> Plan:  # fmt: skip
     """Put the weights that a recorded run began with into a model, of whatever framework.
@@ -57,6 +57,8 @@ def load_matching(
         chosen = Direction(direction) if direction else None
         sides = matched(source, target, load_mapping(mapping), chosen)
         plan = planned(stored, sides, allow_missing=tuple(allow_missing), allow_extra=tuple(allow_extra))
+        for text in plan.said:
+            warn(text)
         tensors = {name: named.tensor for named in adapter.parameters(model) for name in named.names}
 
         def read(name: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,11 +15,19 @@ from probe.conversion.structure import COUNTER, Key, Structure, Weight, imagined
 from probe.errors import ConversionError
 from probe.mapping import LayerMapping
 from probe.matching import Direction, Matching, match
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.fused import Fusion, Shape, problem_of, whole_shape
+from probe.numbers.layouts import counterpart
 from probe.numbers.statistics import dtype_of, is_float
 
 _MOST_NAMED = 8
 _AFTER_ONE_ANOTHER = Fusion()
+_TURNED = (
+    "; as [out, in] these are {} and {}: if one of the classes holds its weights the other way round, say so with "
+    "transpose: true in a layer mapping"
+)
+_REVERSED = {(): (1, 0), (0, 1): (1, 0), (1, 0): ()}
+"""the order of the axes of a matrix that lies the other way round"""
 _LEGACY = {"weight": "gamma", "bias": "beta"}
 """what checkpoints from TensorFlow's time call the parameters of LayerNorm"""
 
@@ -109,6 +117,8 @@ class Plan:
     """of the source, allowed to be in no target"""
     tied: tuple[tuple[Part, Part], ...] = ()
     """of the source, one tensor in one of the models: they must hold the same values"""
+    said: tuple[str, ...] = ()
+    """what was taken for granted, in words"""
 
     def __repr__(self) -> str:
         changed = [
@@ -146,9 +156,11 @@ def planned(
     finder, target = _Finder(state, sides), sides.target
     wanted = None if dtype is None else dtype_of(dtype)
     moves, missing, misshapen = [], [], [] if left_misshapen is None else left_misshapen
-    for weight in target.weights:
-        made = finder.fused_of(weight)
-        parts = made.parts if made is not None else None if finder.is_fused(weight) else finder.parts_of(weight)
+    found = [(weight, *finder.made_of(weight)) for weight in target.weights]
+    turned = _turned_classes(sides, found)
+    for weight, made, parts in found:
+        if _kind(sides, weight) in turned and made is None:
+            weight = replace(weight, layout=replace(weight.layout, axes=_REVERSED[weight.layout.axes]))  # noqa: PLW2901
         if parts is None:
             if sides.is_left_out(weight):
                 continue
@@ -157,7 +169,7 @@ def planned(
             elif weight.is_persistent and not is_allowed(weight.names, allow_missing):
                 missing.append(weight.names[0])
             continue
-        shape, problem = (weight.canonical_shape, made.problem) if made else _canonical_shape(weight, parts)
+        shape, problem = (weight.canonical_shape, made.problem) if made else _canonical_shape(weight, parts)[:2]
         if problem:
             misshapen.append(problem)
             continue
@@ -169,7 +181,48 @@ def planned(
     left = [stored for name, stored in state.items() if name not in finder.used]
     extra = [s.name for s in left if not finder.may_go(s.name) and not is_allowed((s.name,), allow_extra)]
     complain(missing, extra, misshapen if left_misshapen is None else [], target.framework)
-    return Plan(tuple(moves), tuple(left), tuple(finder.tied))
+    said = [
+        f"{there}.{slot} of the target lies the other way round than {here}'s of the source: the sizes say so"
+        for here, there, slot in sorted(turned)
+    ]
+    return Plan(tuple(moves), tuple(left), tuple(finder.tied), tuple(said))
+
+
+def _kind(sides: Sides, weight: Weight) -> tuple[str, str, str]:
+    """Return the classes that hold a weight of the target, in the source and in the target, and its slot."""
+    here = sides.partner.get(weight.module)
+    name = "" if here is None else sides.source.tree.class_name(here)
+    return name, sides.target.tree.class_name(weight.module), weight.slot
+
+
+def _turned_classes(
+    sides: Sides, found: Iterable[tuple[Weight, Fused | None, tuple[Part, ...] | None]]
+) -> frozenset[tuple[str, str, str]]:
+    """Return the kinds of weights of which nothing but the sizes says that they lie the other way round.
+
+    One of the classes is not the framework's: a matrix of it may be [in, out]. A square one does not tell; it lies as
+    the others of its kind do, where these agree.
+    """
+    votes: dict[tuple[str, str, str], set[bool]] = defaultdict(set)
+    for weight, made, parts in found:
+        wanted = weight.canonical_shape
+        if made is None and parts is not None and len(wanted) == 2 and not _is_known(sides, weight):
+            shape = _canonical_shape(weight, parts)[2]
+            if sorted(shape) == sorted(wanted) and wanted[0] != wanted[1]:
+                votes[_kind(sides, weight)].add(shape != wanted)
+    return frozenset(kind for kind, seen in votes.items() if seen == {True})
+
+
+def _is_known(sides: Sides, weight: Weight) -> bool:
+    """Tell whether both classes that hold a weight are known, or none: names alone tell nothing of classes."""
+    here = sides.partner.get(weight.module)
+    kinds = (
+        (sides.source.framework, () if here is None else sides.source.kinds[here]),
+        (sides.target.framework, sides.target.kinds[weight.module]),
+    )
+    return not all(names for _, names in kinds) or all(
+        counterpart(framework, names, "paddle" if framework == "torch" else "torch") for framework, names in kinds
+    )
 
 
 @dataclass(frozen=True)
@@ -212,20 +265,20 @@ def sides_of(found: Matching, source: Structure, target: Structure) -> Sides:
 
 def both_structures(
     source: Structure | None, target: Structure | None, source_framework: str, to: str, mapping: LayerMapping,
-    direction: Direction | None = None,
+    direction: Direction | None = None, by_paconvert: bool = False,
 ) -> Sides:  # fmt: skip
-    """Return both models, where one may have to be worked out from the other."""
+    """Return both models, where one may have to be worked out from the other, see `imagined`."""
     if source is not None and target is not None:
         return matched(source, target, mapping, direction)
     if source is not None:
-        target, places = imagined(source, to, mapping)
+        target, places = imagined(source, to, mapping, by_paconvert)
         return Sides(source, target, {there: here for here, there in places.items()})
     if target is None:
         raise ConversionError(
             "names of tensors do not tell the classes of modules, and only these tell which weights to transpose: give "
             'a recording of either model (task "structure" is enough) with --from or --like, or the model itself in Python'
         )
-    source, places = imagined(target, source_framework, mapping)
+    source, places = imagined(target, source_framework, mapping, by_paconvert)
     return Sides(source, target, places)
 
 
@@ -257,6 +310,13 @@ class _Finder:
         """Tell whether a mapping says one to many of a weight of the target."""
         place = weight.module, weight.slot
         return place in self._wholes or place in self._splits
+
+    def made_of(self, weight: Weight) -> tuple[Fused | None, tuple[Part, ...] | None]:
+        """Return what a weight of the target is made of by a mapping, and its parts, None when one is missing."""
+        made = self.fused_of(weight)
+        if made is not None:
+            return made, made.parts
+        return None, None if self.is_fused(weight) else self.parts_of(weight)
 
     def fused_of(self, weight: Weight) -> Fused | None:
         """Return what a weight of the target is made of where a mapping says one to many; None when it does not."""
@@ -377,7 +437,7 @@ def _put_together(weight: Weight, rows: Sequence[Sequence[Part | None]], fusion:
     flat = tuple(part for row in parts for part in row)
     shapes = [[part.canonical_shape for part in row] for row in parts]
     problem = problem_of(shapes, fusion)
-    if problem or whole_shape(shapes, fusion) != weight.canonical_shape:
+    if problem or squeezed(whole_shape(shapes, fusion)) != squeezed(weight.canonical_shape):
         problem = _misshapen(weight, flat)
     return Fused(flat, problem, fusion, len(rows))
 
@@ -385,13 +445,13 @@ def _put_together(weight: Weight, rows: Sequence[Sequence[Part | None]], fusion:
 def _cut_out(weight: Weight, whole: Part, found: Joined, row: int, column: int) -> Fused:
     shapes = tuple(tuple(part.canonical_shape for part in parts) for parts in found.parts)
     problem = problem_of(shapes, found.fusion)
-    if problem or whole_shape(shapes, found.fusion) != whole.canonical_shape:
+    if problem or squeezed(whole_shape(shapes, found.fusion)) != squeezed(whole.canonical_shape):
         problem = _misshapen(weight, (whole,))
     return Fused((replace(whole, cut=Cut(shapes, found.fusion, row, column)),), problem)
 
 
-def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, ...], str]:
-    """Return the shape of what the parts make, as the target has it; and what is wrong with it."""
+def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
+    """Return the shape of what the parts make, as the target has it; what is wrong with it; and as the source has it."""
     shapes = []
     for part in parts:
         order = part.axes if len(part.axes) == len(part.stored.shape) else range(len(part.stored.shape))
@@ -400,18 +460,15 @@ def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, 
         shapes.append((whole, *shape[1:]) if whole and not left else shape)
     made = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
     wanted = weight.canonical_shape
-    if _without_ones(made) == _without_ones(wanted):
-        return wanted, ""
-    return wanted, _misshapen(weight, parts)
+    if squeezed(made) == squeezed(wanted):
+        return wanted, "", made
+    is_turned = len(wanted) == 2 and made == wanted[::-1]
+    return wanted, _misshapen(weight, parts) + (_TURNED.format(list(wanted), list(made)) if is_turned else ""), made
 
 
 def _misshapen(weight: Weight, parts: Sequence[Part]) -> str:
     of = " + ".join(f"{part.stored.name} {list(part.stored.shape)}" for part in parts[:_MOST_NAMED])
     return f"{weight.names[0]} is to be {list(weight.shape)}, the source has {of}"
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
 
 
 def is_allowed(names: Iterable[str], patterns: Iterable[str]) -> bool:

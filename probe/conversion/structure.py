@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from probe.adapters.base import adapter_for
@@ -18,12 +18,13 @@ from probe.numbers.layouts import (
     class_names,
     counterpart,
     layout_of,
-    qualified,
+    recorded_kind,
     stored_as,
     unpacked,
 )
 from probe.ranks.opening import open_reader
 from probe.records import ModuleInfo
+from probe.structure.parametrized import parametrized
 from probe.structure.tree import Tree
 
 Key = tuple[int, str]
@@ -72,7 +73,7 @@ class Structure:
 
     def keys_of(self, weight: Weight) -> list[Key]:
         """Return the keys of a weight that is not packed, by each of its names."""
-        found = [(weight.module, weight.layout.name)]
+        found = [parametrized(self.tree, weight.module, weight.slot) or (weight.module, weight.layout.name)]
         for name in weight.names[1:]:
             owner, _, slot = name.rpartition(".")
             module = self.tree.by_path.get(owner)
@@ -89,14 +90,14 @@ def structure_of(source: Any) -> Structure:
     source
         a recording's path, or a model of a framework that probe knows
     """
-    return _of_recording(Path(source)) if isinstance(source, (str, Path)) else _of_model(source)
+    return _of_recording(source) if isinstance(source, (str, os.PathLike)) else _of_model(source)
 
 
-def _of_recording(path: Path) -> Structure:
+def _of_recording(path: str | os.PathLike[str]) -> Structure:
     with open_reader(path) as reader:
         framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
         config = reader.info.model_config
-    kinds = [(qualified(framework, module.class_name, module.file),) for module in modules]
+    kinds = [recorded_kind(framework, module) for module in modules]
     weights = []
     for p in parameters:
         by_class = layout_of(framework, kinds[p.module], p.slot)
@@ -136,8 +137,12 @@ def _fitting(layout: Layout, shape: tuple[int, ...]) -> Layout:
 # The structure that a model has in another framework, where only one side is known
 
 
-def imagined(known: Structure, framework: str, mapping: LayerMapping) -> tuple[Structure, dict[int, int]]:
+def imagined(
+    known: Structure, framework: str, mapping: LayerMapping, by_paconvert: bool = False
+) -> tuple[Structure, dict[int, int]]:
     """Return the structure that a model has in another framework, and its module for each of the known one's.
+
+    ``by_paconvert``: as in `probe.numbers.layouts.counterpart`.
 
     Raises
     ------
@@ -152,14 +157,15 @@ def imagined(known: Structure, framework: str, mapping: LayerMapping) -> tuple[S
     partner: dict[int, int] = {}
     for index, path in enumerate(_renamed(known.tree, mapping)):
         place = _placed(path, modules, by_path, kinds)
-        kinds[place] = (counterpart(known.framework, known.kinds[index], framework),)
+        kinds[place] = (counterpart(known.framework, known.kinds[index], framework, by_paconvert),)
         partner[index] = place
     there = _Imagined(known, framework, modules, by_path, kinds, partner)
     for weight in known.weights:
         if weight.slot != COUNTER:
             there.add(weight)
     renamed = [
-        ModuleInfo(module.path, kinds[i][0] if kinds[i] else "", module.parent) for i, module in enumerate(modules)
+        ModuleInfo(module.path, kinds[i][0].rpartition(".")[2] if kinds[i] else "", module.parent)
+        for i, module in enumerate(modules)
     ]
     return Structure(framework, Tree(renamed), kinds, there.weights), partner
 
@@ -232,7 +238,9 @@ class _Imagined:
             self._append(place, slot, shape, Layout(slot))
 
     def _add_single(self, weight: Weight) -> None:
-        known, place = self.known, self.partner[weight.module]
+        known = self.known
+        home = known.keys_of(weight)[0][0]
+        place = self.partner[home]
         class_name = self.kinds[place][0] if self.kinds[place] else ""
         if not class_name and sum(size > 1 for size in weight.canonical_shape) > 1:
             raise ConversionError(
@@ -241,10 +249,12 @@ class _Imagined:
                 '"structure" is enough) and give both recordings with --from and --like'
             )
         for module, canonical in known.keys_of(weight):  # each name of a tied one, as its class has it
-            if module == weight.module or not _is_inside_recurrent(known, module):
+            if module == home or not _is_inside_recurrent(known, module):
                 place = self.partner[module]
                 class_name = self.kinds[place][0] if self.kinds[place] else ""
                 slot, layout = stored_as(self.framework, class_name, canonical)
+                if self.framework == known.framework and module == weight.module:
+                    slot, layout = weight.slot, weight.layout
                 self._append(place, slot, weight.canonical_shape, layout, weight.is_persistent)
 
     def _append(

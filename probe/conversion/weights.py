@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +26,11 @@ from probe.numbers import fused
 from probe.records import DirectionName, FrameworkName, WeightsDtypeName
 
 Read = Callable[[str], np.ndarray]
+
+_AS_PACONVERT = "names and sizes are those of paddle.compat.nn, which PaConvert writes: nothing is transposed"
+_AS_PADDLE = (
+    "weights lie as in paddle.nn; for a model of PaConvert's (paddle.compat.nn) give a recording of it too, with --like"
+)
 
 _COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}
 """configuration and tokenizer files; not the indices of weights"""
@@ -100,8 +107,21 @@ def plan_for(
         )
     layer_mapping = load_mapping(mapping)
     chosen = Direction(direction) if direction else None
-    sides = both_structures(here, there, framework, to, layer_mapping, chosen)
-    return planned(stored, sides, dtype=dtype, **allowed)
+
+    def plan(by_paconvert: bool) -> Plan:
+        sides = both_structures(here, there, framework, to, layer_mapping, chosen, by_paconvert)
+        return planned(stored, sides, dtype=dtype, **allowed)
+
+    try:
+        found = plan(by_paconvert=False)
+    except ConversionError:
+        if here is not None or framework != "paddle":
+            raise
+        with contextlib.suppress(ConversionError):  # the sizes and names may be those of torch's classes
+            return replace(plan(by_paconvert=True), said=(_AS_PACONVERT,))
+        raise
+    is_laid = there is None and to == "paddle" and any("transpose" in move.action for move in found.moves)
+    return replace(found, said=(*found.said, _AS_PADDLE)) if is_laid else found
 
 
 def convert_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,7 +40,7 @@ from probe.records import DirectionName
 
 BUILT_IN = "built-in limits, and what the steps before show"
 
-Source = str | Path
+Source = str | os.PathLike[str]
 Place = tuple[Divergence | None, str]
 
 
@@ -87,7 +88,7 @@ def curves(
         the mapping or an option cannot be used
     """
     shift = Shift.of(steps)
-    further = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    further = [noise] if isinstance(noise, (str, os.PathLike)) or not isinstance(noise, Iterable) else list(noise)
     patterns = [only] if isinstance(only, str) else None if only is None else list(only)
     way = direction_named(direction)
     limits = metric_limits([metrics] if isinstance(metrics, str) else metrics)
@@ -167,7 +168,7 @@ class _Judge:
     def parameters(self, mapping: LayerMapping, direction: Direction | None) -> list[Counterpart]:
         """Return which parameters of B those of A are."""
         if self.a.model is None or self.b.model is None:
-            return []
+            return [Counterpart((name,), (name,)) for name in self.a.norms if name in self.b.norms]
         self.is_mapped = bool(mapping.sections)
         names, said = counterparts(self.a.model, self.b.model, mapping, direction)
         self.guards.warnings += said

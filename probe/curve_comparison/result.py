@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.comparison.result import Divergence, Verdict
+from probe.comparison.result import Divergence, Judged, Verdict
 from probe.curve_comparison.band import Band
 from probe.curve_comparison.norms import LocalNorms, NormResult
 from probe.curve_comparison.pairing import PairedSeries
@@ -193,7 +193,7 @@ class Batches:
 
 
 @dataclass(frozen=True)
-class CurveComparison:
+class CurveComparison(Judged):
     """The answer of `probe.curves`, and what it rests on."""
 
     verdict: Verdict

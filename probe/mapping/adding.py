@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -19,11 +19,20 @@ _UNSEEN = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\u
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a mapping: in a section, a path of this side and what takes its place."""
+    """One line of a mapping: in a section, a path of this side and what takes its place; on one of the two several, as the parts of one."""
 
     section: str
-    key: str
-    target: str
+    key: str | Sequence[str]
+    target: str | Sequence[str]
+
+    def __str__(self) -> str:
+        """Return it as it is written: of several on this side the key is the other side's. How they lie in the one is read from the weights."""
+        if isinstance(self.key, str) and isinstance(self.target, str):
+            return f"{_quoted(self.key)}: {_quoted(self.target)}"
+        way, key, several = (
+            ("to", self.key, self.target) if isinstance(self.key, str) else ("from", self.target, self.key)
+        )
+        return f"{_quoted(str(key))}: {{{way}: [{', '.join(map(_quoted, several))}], split: {{groups: as_recorded}}}}"
 
 
 def with_lines(text: str, name: str, added: Iterable[Line]) -> str:
@@ -54,7 +63,7 @@ def _with_line(text: str, name: str, line: Line) -> str:
     root = source.root()
     if root is not None and not isinstance(root, yaml.MappingNode):
         source.fail(root, "expected sections named by a module class")
-    wanted = f"{_quoted(line.key)}: {_quoted(line.target)}"
+    wanted = str(line)
     sections = [] if root is None else root.value
     if root is not None and root.flow_style:
         source.fail(root, f"is written in braces, into which nothing can be put; write it as lines, as in {wanted}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,10 @@ def load_mapping(source: str | Path | Mapping[str, Any] | None) -> LayerMapping:
 
     if isinstance(source, Mapping):
         return parse_mapping(as_yaml(source), "the mapping")
+    if not isinstance(source, (str, os.PathLike)):
+        raise MappingError(
+            f"mapping={type(source).__name__} cannot be used; expected a YAML file, the name of a mapping that comes with probe, or a dict"
+        )
     path, is_library = _found(source)
     size = path.stat().st_size
     if size > SIZE_LIMIT:

@@ -257,7 +257,7 @@ class _Parser:
         if node is None:
             return Split()
         if len(targets) == 1:
-            return self._split_of_one(node, where, targets[0])
+            return self._split_of_one(node, where, targets[0], has_axis)
         known = ("groups", "axis", "order") if has_axis else ("groups", "order")
         said: dict[str, yaml.Node] = {}
         for name, value in self.source.entries(node, "groups, axis or order"):
@@ -269,31 +269,35 @@ class _Parser:
             said[name.value] = value
         axis = self._axis(said["axis"], where) if "axis" in said else 0
         groups = self._count_of("groups", said["groups"], where) if "groups" in said else 1
-        return Split(groups, axis, self._order(said["order"], where, targets) if "order" in said else ())
+        last = [target[-1] for target in targets]
+        order = self._order(said["order"], where, "entry of the list", last) if "order" in said else ()
+        return Split(groups, axis, order)
 
-    def _split_of_one(self, node: yaml.Node, where: str, target: Names) -> Split:
-        """Return how several parts lie in one on both sides."""
-        known = ("parts", "groups")
-        said = {name.value: value for name, value in self.source.entries(node, "parts and groups")}
-        if "parts" not in said:
+    def _split_of_one(self, node: yaml.Node, where: str, target: Names, has_axis: bool) -> Split:
+        """Return how several parts lie in one on both sides: in other groups, or in another order."""
+        known = ("parts", "groups", "order", "axis")[: 3 + has_axis]
+        said = {name.value: value for name, value in self.source.entries(node, "parts, groups and order")}
+        if not {"parts", "order"} & said.keys():
             self.source.fail(node, f"{where}: split says how several lie in one; here is only {'.'.join(target)}")
         wrong = next((name for name in said if name not in known), None)
-        if wrong is not None or "groups" not in said:
+        if wrong is not None or not {"groups", "order"} & said.keys():
             what = "groups is missing" if wrong is None else f"{wrong} is not known{did_you_mean(wrong, known)}"
             self.source.fail(
-                node, f"{where}: split: {what}; expected parts, how many lie in it, and groups, in how many groups here"
-            )
+                node, f"{where}: split: {what}; expected parts, how many lie in it, and groups, in how many groups here, "
+                "or order, in which they lie there"
+            )  # fmt: skip
         groups: dict[str, int | str] = {}
-        if isinstance(said["groups"], yaml.MappingNode):
+        if isinstance(said.get("groups"), yaml.MappingNode):
             for name, value in self.source.entries(said["groups"], "here and there"):
                 if name.value not in _SIDES:
                     self.source.fail(name, f"{where}: groups: {name.value} is not known; expected here or there")
                 groups[name.value] = self._count_of("groups", value, where)
-        else:
+        elif "groups" in said:
             groups["here"] = self._count_of("groups", said["groups"], where)
-        return Split(
-            groups.get("here", 1), shares=self._shares(said["parts"], where), groups_there=groups.get("there", 1)
-        )
+        shares = self._shares(said["parts"], where) if "parts" in said else (1,) * len(_items(said["order"]))
+        order = self._order(said["order"], where, "part", [""] * len(shares)) if "order" in said else ()
+        axis = self._axis(said["axis"], where) if "axis" in said else 0
+        return Split(groups.get("here", 1), axis, shares=shares, groups_there=groups.get("there", 1), order_there=order)
 
     def _shares(self, node: yaml.Node, where: str) -> tuple[int, ...]:
         """Return how large the parts are beside each other."""
@@ -323,19 +327,21 @@ class _Parser:
             self.source.fail(node, f"{expected}, got {kind(node)}")
         return text if number is None else number
 
-    def _order(self, node: yaml.Node, where: str, targets: tuple[Names, ...]) -> tuple[int, ...]:
-        expected = f"{where}: order: expected each entry of the list once, by position (the first is 0) or last name"
+    def _order(self, node: yaml.Node, where: str, what: str, last: list[str]) -> tuple[int, ...]:
+        """Return positions in the order that is written; ``last`` has the last names that may stand for them."""
+        expected = (
+            f"{where}: order: expected each {what} once, by position (the first is 0){' or last name' * any(last)}"
+        )
         if not isinstance(node, yaml.SequenceNode):
             self.source.fail(node, f"{expected}, got {kind(node)}")
-        last = [target[-1] for target in targets]
         order = []
         for item in node.value:
             text = item.value if isinstance(item, yaml.ScalarNode) else ""
             position = last.index(text) if last.count(text) == 1 else _number(text)
-            if position is None or position >= len(targets):
+            if position is None or position >= len(last):
                 self.source.fail(item, f"{expected}, got {kind(item)}")
             order.append(position)
-        if sorted(order) != list(range(len(targets))):
+        if sorted(order) != list(range(len(last))):
             self.source.fail(node, expected)
         return tuple(order)
 

@@ -32,6 +32,8 @@ class Split:
     """of one that holds several parts on both sides: how large these are beside each other, in the order in which they lie in a group"""
     groups_there: int | str = 1
     """of such a one, ``groups`` of the other side"""
+    order_there: tuple[int, ...] = ()
+    """of such a one, the parts here as they follow one another on the other side; empty where the order is the same"""
 
 
 @dataclass(frozen=True, slots=True)

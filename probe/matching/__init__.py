@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 from probe.comparison.notes import Note, note
 from probe.errors import MappingError
-from probe.mapping import LayerMapping
+from probe.mapping import LayerMapping, ParameterRule, Rule
 from probe.mapping.patterns import places as places_of
 from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
 from probe.matching.checks.complaints import complaints, lost
 from probe.matching.checks.suspects import Missed, lost_lines, missed_lines, where
-from probe.matching.checks.wrappers import looked_through
+from probe.matching.checks.wrappers import looked_through, with_wrappers
 from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
@@ -73,6 +73,8 @@ def match(
         the mapping cannot be used; with the line
     """
     side_a, side_b = (side if isinstance(side, Known) else Known(side) for side in (a, b))
+    trees = with_wrappers(mapping, side_a.tree, side_b.tree)
+    side_a, side_b = (side.of(tree) for side, tree in zip((side_a, side_b), trees, strict=True))
     said: list[Note] = []
     if direction is None:
         direction, is_tie = _direction(mapping, side_a, side_b)
@@ -114,7 +116,7 @@ def match(
         lost_lines(found.missed(), mapping, *trees, pairs, left[forwards], forwards),
         {pair.a: where(rule, mapping) for pair, rule in ruled},
         {pair.a: rule for pair, rule in ruled},
-        tuple(wrong),
+        tuple(each for each in wrong if each not in found.lost_in_part()),
     )
 
 
@@ -204,11 +206,18 @@ class _Matched:
     def complaints(self) -> list[Note]:
         return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
 
+    def lost(self) -> dict[Rule | ParameterRule, Note]:
+        """Return what is said of the lines that lead to nothing, somewhere or everywhere."""
+        return lost(self.walk, self.bundles, self._others, self._sides[0])
+
+    def lost_in_part(self) -> list[Note]:
+        """Return what is said of those that pair something elsewhere."""
+        pairing = {*self.walk.resolved, *self.bundles.used}
+        return [said for rule, said in self.lost().items() if rule in pairing]
+
     def missed(self) -> Iterator[Missed]:
         """Yield the lines that lead to nothing."""
-        return missed_lines(
-            self.walk, lost(self.walk, self.bundles, self._others, self._sides[0]), self.bundles.missing
-        )
+        return missed_lines(self.walk, self.lost(), self.bundles.missing)
 
     def _check_use(self, source: Known) -> None:
         """Refuse a mapping of which nothing was used."""

@@ -119,16 +119,19 @@ class Bundles:
         here, missing = self._groups(rule)
         there, missing_there = self._number(rule, "groups: there", split.groups_there)
         unknown = missing or missing_there or ("" if here and there else "groups")
-        return ((), unknown) if unknown else (order_of(split.shares, there, here), "")
+        return ((), unknown) if unknown else (order_of(split.shares, there, here, split.order_there), "")
 
     def _check_rows(self, rule: Rule | ParameterRule, mine: _Found, theirs: _Found, order: tuple[int, ...]) -> None:
         """Refuse sizes that differ, or that the blocks do not divide."""
         shapes = [canonical_shape(each) for _, each in (mine, theirs) if each is not None]
         names = [self._path(side, each[0]) for side, each in ((self.source, mine), (self.target, theirs))]
-        if len(shapes) == 2 and shapes[0] != shapes[1]:
+        axis = rule.split.axis
+        if len({(shape[axis : axis + 1], squeezed(_without(shape, axis))) for shape in shapes}) > 1:
             self._fail(rule, f"the sizes do not fit: {names[0]} has {list(shapes[0])}, {names[1]} {list(shapes[1])}")
-        if order and shapes and shapes[0][0] % len(order):
-            self._fail(rule, f"{names[0]} has {shapes[0][0]} rows, which {len(order)} equal blocks do not divide")
+        size = shapes[0][axis] if shapes and axis < len(shapes[0]) else 0
+        if order and shapes and (not size or size % len(order)):
+            what = "rows" if axis == 0 else f"columns along {_axis_name(axis, shapes[0])}"
+            self._fail(rule, f"{names[0]} has {size} {what}, which {len(order)} equal blocks do not divide")
 
     def _sides(self, rule: Rule | ParameterRule) -> tuple[Known, Known, str, dict[Place, View]]:
         """Return the side of the whole, that of the parts, the letter of the latter, and the views of the former."""
@@ -194,7 +197,9 @@ class Bundles:
         if rule.split.shares:
             order, missing = self._order_of_rows(rule)
             self._check_rows(rule, found, rows[0][0], order)
-            made = WeightBundle(side, place, ((rows[0][0][0],),), 0, int(not missing), order=order, missing=missing)
+            made = WeightBundle(
+                side, place, ((rows[0][0][0],),), rule.split.axis, int(not missing), order=order, missing=missing
+            )
             self.weights.append(made)
             return
         if not is_alone and len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
@@ -277,9 +282,8 @@ class Bundles:
             parts = " + ".join(f"{self._path(sides[1], at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True))
             if len(shapes) == 1 and squeezed(shapes[0]) == squeezed(shape):
                 continue  # one for one: axes of size 1 are no matter
-            if any(
-                len(s) != len(shape) or len(s) <= axis or _without(s, axis) != _without(shape, axis) for s in shapes
-            ):
+            rests = {squeezed(_without(each, axis)) for each in (shape, *shapes)}
+            if len(rests) > 1 or any(len(each) <= axis for each in (shape, *shapes)):
                 hint = _other_axis(shape, shapes) if isinstance(rule, ParameterRule) else ""
                 self._fail(rule, f"the sizes do not fit: {name} has {list(shape)}, its parts are {parts}{hint}")
             sizes = [s[axis] for s in shapes]

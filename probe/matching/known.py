@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,10 @@ class Known:
     tree: Tree
     parameters: Sequence[ParameterInfo] | None = None
     config: Mapping[str, Any] | None = None
+
+    def of(self, tree: Tree) -> Known:
+        """Return the same of another tree."""
+        return self if tree is self.tree else replace(self, tree=tree)
 
     @cached_property
     def _shapes(self) -> dict[int, tuple[tuple[int, ...], ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 
 from probe.matching.known import Known
 from probe.matching.result import Matching, Place
-from probe.numbers.layouts import unpacked
+from probe.numbers.layouts import recorded_kind, unpacked
 
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
@@ -81,7 +81,7 @@ class _Side:
             return False
         if there in other.unmeasured or name in other.names.get(there, ()):
             return True
-        parts = unpacked(self.framework, (self.known.tree.class_name(place[0]),), place[1])
+        parts = unpacked(self.framework, recorded_kind(self.framework, self.known.tree.modules[place[0]]), place[1])
         return bool(parts) and all(other.known.parameter(there, part.split(".")) is not None for part in parts)
 
 

@@ -181,7 +181,7 @@ class Matching:
     rules: Mapping[int, Rule] = field(default_factory=dict)
     """by module of A that a line of the mapping names, what it says"""
     mistaken: tuple[Note, ...] = ()
-    """lines of the mapping that do nothing; they are among the notes too"""
+    """lines of the mapping that pair nothing; they are among the notes too"""
     dims: tuple[tuple[str, str], ...] = ()
     """what the mapping says of how tensors are divided over ranks, by globs of module paths"""
     part_of_other: frozenset[int] = frozenset()

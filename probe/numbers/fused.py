@@ -112,18 +112,23 @@ def reordered(array: np.ndarray, order: Sequence[int], axis: int = 0) -> np.ndar
     return np.take(blocks, order, axis=axis).reshape(array.shape)
 
 
-def order_of(shares: Sequence[int], groups_here: int, groups_there: int) -> tuple[int, ...]:
+def order_of(
+    shares: Sequence[int], groups_here: int, groups_there: int, order_here: Sequence[int] = ()
+) -> tuple[int, ...]:
     """Return which block here each block there is, where parts lie in groups on both sides; empty where both lie alike.
 
     Parameters
     ----------
     shares
-        how large the parts are beside each other, in the order in which they lie in each group
+        how large the parts are beside each other, in the order in which they lie in each group there
     groups_here, groups_there
         they lie in so many equal groups, each of which holds an equal share of every part
+    order_here
+        of the parts there, as they follow one another here; empty where the order is the same
     """
     common = math.lcm(groups_here, groups_there)
-    here, there = (_in_groups(shares, common, groups) for groups in (groups_here, groups_there))
+    here = _in_groups(shares, common, groups_here, order_here or range(len(shares)))
+    there = _in_groups(shares, common, groups_there, range(len(shares)))
     place = np.argsort(here)
     return in_blocks(place[there])
 
@@ -139,12 +144,10 @@ def in_blocks(order: np.ndarray) -> tuple[int, ...]:
     return ()
 
 
-def _in_groups(shares: Sequence[int], common: int, groups: int) -> np.ndarray:
+def _in_groups(shares: Sequence[int], common: int, groups: int, order: Sequence[int]) -> np.ndarray:
     """Return the numbers of blocks, counted part by part, in the order in which they lie in groups."""
     starts = np.cumsum([0, *shares[:-1]]) * common
-    parts = [
-        (start + np.arange(share * common)).reshape(groups, -1) for start, share in zip(starts, shares, strict=True)
-    ]
+    parts = [(starts[number] + np.arange(shares[number] * common)).reshape(groups, -1) for number in order]
     return np.concatenate(parts, axis=1).reshape(-1)
 
 

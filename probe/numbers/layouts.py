@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from probe.commands.defaults import FRAMEWORKS
+from probe.records import ModuleInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ _ROWS: dict[str, tuple[Row, ...]] = {
         (
             (
                 "Linear", "ColumnParallelLinear", "RowParallelLinear", "ColumnSequenceParallelLinear",
-                "RowSequenceParallelLinear",
+                "RowSequenceParallelLinear", "FusedLinear",
             ),
             _IN_OUT,
         ),
@@ -89,9 +90,16 @@ _PACKAGES = {
 }
 """whose classes the table means: somebody else's ``Linear`` is what its bases make it"""
 
+_LIKE_TORCH = {
+    "paddle": re.compile(r"paddle\.compat\."),
+    "mindspore": re.compile(r"mindspore\.(mint\.|nn\..*\b(Linear|\w+Ext)$)"),
+}
+"""classes that are torch's in names and layouts: PaConvert writes ``paddle.compat.nn.Linear`` for torch's; some of ``mint`` end in ``Ext``"""
+
 _INNER = (
     "nn/",
     "mint/nn/",
+    "compat/nn/",
     "incubate/nn/",
     "distributed/fleet/",
     "transformers/",
@@ -102,14 +110,18 @@ _INNER = (
 )
 """where in these packages the classes are"""
 
-_PACKED_ATTENTION = {"torch": "MultiheadAttention", "mindspore": "MultiheadAttention"}
+_LIKE_WHOLE = ("v", "orig")
+"""what ``weight_norm`` and ``spectral_norm`` call a matrix that lies as the weight that they make of it: ``weight_v``, ``weight_orig``"""
+
+_PACKED_ATTENTION = "MultiheadAttention"
+"""of torch, MindSpore and ``paddle.compat``; PaddlePaddle's own is ``MultiHeadAttention``"""
 _PARTS = ("q_proj", "k_proj", "v_proj")
 _UNPACKED = {
     "in_proj_weight": tuple(f"{part}.weight" for part in _PARTS),
     "in_proj_bias": tuple(f"{part}.bias" for part in _PARTS),
-    **{f"{part}_weight": (f"{part}.weight",) for part in _PARTS},
+    **{f"{part}_{slot}": (f"{part}.{slot}",) for part in _PARTS for slot in ("weight", "bias")},
 }
-"""a parameter of attention in torch and MindSpore: those of the children that PaddlePaddle has in its place"""
+"""a parameter of attention that packs: those of the children that PaddlePaddle's own has in its place"""
 
 
 def class_names(kind: type) -> tuple[str, ...]:
@@ -117,18 +129,17 @@ def class_names(kind: type) -> tuple[str, ...]:
     return tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__ if base is not object)
 
 
-def qualified(framework: str, class_name: str, file: str) -> str:
-    """Return a class' name, as `layout_of` takes it, with the framework before it when its source is the framework's.
+def recorded_kind(framework: str, module: ModuleInfo) -> tuple[str, ...]:
+    """Return the class of a recorded module as `layout_of` takes it: with its module, as far as its source file tells.
 
-    Parameters
-    ----------
-    file
-        source of the class; where it is not known the name stays plain
+    Where the source is not known the name stays plain.
     """
-    path = file.replace("\\", "/")
-    packages = _PACKAGES.get(framework, ())
-    own = next((name for name in packages for inner in _INNER if f"/{name}/{inner}" in path), "")
-    return f"{own or 'else'}.{class_name}" if file else class_name
+    path = module.file.replace("\\", "/")
+    for package in _PACKAGES.get(framework, ()):
+        inside = path.rpartition(f"/{package}/")[2]
+        if inside != path and inside.startswith(_INNER):
+            return (f"{package}.{inside.removesuffix('.py').replace('/', '.')}.{module.class_name}",)
+    return (f"else.{module.class_name}" if path else module.class_name,)
 
 
 def layout_of(framework: str, names: Iterable[str], parameter: str) -> Layout:
@@ -144,7 +155,11 @@ def layout_of(framework: str, names: Iterable[str], parameter: str) -> Layout:
     parameter
         what the class calls it
     """
-    return _row(framework, tuple(names)).get(parameter, Layout(parameter))
+    row = _row(framework, tuple(names))
+    whole, _, part = parameter.rpartition("_")
+    if part in _LIKE_WHOLE and whole in row:
+        return Layout(f"{row[whole].name}_{part}", row[whole].axes)
+    return row.get(parameter, Layout(parameter))
 
 
 def unpacked(framework: str, names: Iterable[str], parameter: str) -> tuple[str, ...]:
@@ -152,24 +167,29 @@ def unpacked(framework: str, names: Iterable[str], parameter: str) -> tuple[str,
 
     Their values follow one another along axis 0, in equal parts. Empty for what is not packed.
     """
-    is_attention = _PACKED_ATTENTION.get(framework) in _own(framework, names)
+    is_attention = any(plain == _PACKED_ATTENTION for _, plain in _own(framework, names))
     return _UNPACKED.get(parameter, ()) if is_attention else ()
 
 
 @functools.lru_cache(maxsize=1024)
 def _row(framework: str, names: tuple[str, ...]) -> dict[str, Layout]:
-    for name in _own(framework, names):
-        for classes, row in _ROWS.get(framework, ()):
+    for family, name in _own(framework, names):
+        for classes, row in _ROWS.get(family, ()):
             if name in classes:
                 return row
     return {}
 
 
-def _own(framework: str, names: Iterable[str]) -> list[str]:
-    """Return the plain names of the classes that are the framework's own."""
-    parts = [name.rpartition(".") for name in names]
-    packages = _PACKAGES.get(framework, set())
-    return [plain for module, _, plain in parts if not module or module.partition(".")[0] in packages]
+def _own(framework: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the plain names of the classes that are the framework's own, each with the framework whose layouts it has."""
+    found, like_torch = [], _LIKE_TORCH.get(framework)
+    for name in names:
+        module, _, plain = name.rpartition(".")
+        if like_torch is not None and like_torch.match(name):
+            found.append(("torch", plain.removesuffix("Ext")))
+        elif not module or module.partition(".")[0] in _PACKAGES.get(framework, ()):
+            found.append((framework, plain.removeprefix("Parametrized")))  # as torch.nn.utils.parametrize calls a class
+    return found
 
 
 # Which class of one framework is which of another
@@ -203,26 +223,35 @@ CLASSES: tuple[tuple[str, str, str], ...] = (
 )
 """classes that do the same, in torch, paddle and mindspore; each row is proven in ``tests/frameworks``"""
 
+_BY_PACONVERT = {
+    "Linear": "paddle.compat.nn.Linear",
+    "MultiHeadAttention": "paddle.compat.nn.MultiheadAttention",
+}
+"""what PaConvert 3.3 writes for a class of torch in the place of PaddlePaddle's own counterpart"""
+
 RECURRENT = ("LSTM", "GRU", "RNN", "SimpleRNN")
 
 
-def counterpart(framework: str, names: Iterable[str], other: str) -> str:
-    """Return what another framework calls a class; ``""`` when nothing is known of it or its bases."""
+def counterpart(framework: str, names: Iterable[str], other: str, by_paconvert: bool = False) -> str:
+    """Return what another framework calls a class; ``""`` when nothing is known of it or its bases.
+
+    ``by_paconvert``: what PaConvert writes for it, where that is another class than PaddlePaddle's own.
+    """
     if framework == other:
-        return next(iter(names)).rpartition(".")[2]
+        return next(iter(names))
     if framework in FRAMEWORKS and other in FRAMEWORKS:
-        here, there = FRAMEWORKS.index(framework), FRAMEWORKS.index(other)
-        for name in _own(framework, names):
+        for family, name in _own(framework, names):
             for row in CLASSES:
-                if row[here] == name:
-                    return row[there]
+                if row[FRAMEWORKS.index(family)] == name:
+                    found = row[FRAMEWORKS.index(other)]
+                    return _BY_PACONVERT.get(found, found) if by_paconvert else found
     return ""
 
 
 def stored_as(framework: str, class_name: str, canonical: str) -> tuple[str, Layout]:
     """Return what a framework's own class calls the parameter that torch calls ``canonical``, and its layout."""
     found = [(slot, layout) for slot, layout in _row(framework, (class_name,)).items() if layout.name == canonical]
-    return found[0] if found else (canonical, Layout(canonical))
+    return found[0] if found else (canonical, layout_of(framework, (class_name,), canonical))
 
 
 # Optimizer states

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from probe.ranks.layout.files import files_of
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from probe.ranks.reader import RanksReader
 
 
-def open_reader(given: str | Path, layouts: Mapping[str, str] | None = None) -> Reader:
+def open_reader(given: str | os.PathLike[str], layouts: Mapping[str, str] | None = None) -> Reader:
     """Open a recording, or those of all ranks of a run as one.
 
     Parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,7 +102,9 @@ class RanksReader(Reader):
 
     is_of_ranks = True
 
-    def __init__(self, given: str | Path, paths: Sequence[Path], layouts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, given: str | os.PathLike[str], paths: Sequence[Path], layouts: Mapping[str, str] | None = None
+    ) -> None:
         self.path = place_of(given)
         self.paths = tuple(paths)
         self._opened = contextlib.ExitStack()

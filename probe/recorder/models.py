@@ -64,10 +64,11 @@ def _add_parameters(run: Run, prefix: str, model: Any, index_of: dict[str, int])
             for path in _around(owner):
                 elements[path] += math.prod(facts.shape)
         run.parameter_index[id(named.tensor)] = len(run.parameters)
+        axes = named.axes if len(named.axes) == len(facts.shape) else ()  # spectral_norm's weight_v is a vector
         run.tensors.append(named)
         run.parameters.append(
             ParameterInfo(tuple(joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
-                          facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes, named.canonical,
+                          facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, axes, named.canonical,
                           named.is_persistent)
         )  # fmt: skip
     return elements

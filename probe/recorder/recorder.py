@@ -163,6 +163,8 @@ class Recorder:
     def numbers(self, given: Mapping[str, object], call: str) -> dict[str, float]:
         """Return what was given to ``call`` as numbers; what is none is said, and left out."""
         found = {}
+        if given:
+            self.run.adapter.surface()
         for name, value in given.items():
             try:
                 with self.run.adapter.unseen():
@@ -218,6 +220,8 @@ class Recorder:
     def step(self, scalars: dict[str, float], grads: object = None) -> None:
         """Close the step and begin the next one; ``grads`` that are not those of the models' parameters are said, and left out."""
         run = self.run
+        if run.running and run.active:
+            run.adapter.surface()
         with run.lock:
             if not run.running:
                 return
@@ -250,6 +254,11 @@ class Recorder:
     def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
         """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
         run, path = self.run, self.path
+        failure: Exception | None = None
+        try:
+            run.adapter.surface()
+        except Exception as error:  # noqa: BLE001  an operation of the program has failed: it is raised once the hooks are off
+            failure = error
         interrupted = f"{path} is still being written: it will be complete when the process has ended"
         try:
             with run.lock:
@@ -275,6 +284,8 @@ class Recorder:
                     warn(interrupted)
             raise
         run.say(text or (self.outcome().mistake() if state is StepState.CLOSED else ""))
+        if failure is not None:
+            raise failure
 
     def discard(self) -> None:
         """End the recording as if it had never begun."""

@@ -168,17 +168,19 @@ class Part(Protocol):
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Let no exception out of what a hook calls, nor run it in two threads at once."""
+    """Let no exception out of what a hook calls, but for the program's own, nor run it in two threads at once."""
 
     @functools.wraps(method)
     def safe(self: Part, *args: Any) -> None:
         run = self.run
         if not run.running:
             return
+        is_inside = run.inside == threading.get_ident()  # another one of this thread has the lock
+        if run.active and not is_inside:
+            run.adapter.surface()
         try:
-            if run.inside == threading.get_ident():  # another one of this thread has the lock
-                method(self, *args)
-                return
+            if is_inside:
+                return method(self, *args)
             with run.lock, run.adapter.unseen():
                 try:
                     run.inside = threading.get_ident()

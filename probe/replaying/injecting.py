@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class Injected:
 @contextlib.contextmanager
 def inject(
     model: Any,
-    recording: str | Path,
+    recording: str | os.PathLike[str],
     at: str | Iterable[str] = (),
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,

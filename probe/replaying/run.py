@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -52,7 +53,7 @@ _PASSES = 2
 
 def replay(
     model: Any,
-    recording: str | Path,
+    recording: str | os.PathLike[str],
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     step: int | None = None,

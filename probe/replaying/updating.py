@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import uuid
@@ -35,7 +36,7 @@ _CALL = "probe.replay_gradients()"
 def replay_gradients(
     model: Any,
     optimizer: Any,
-    recording: str | Path,
+    recording: str | os.PathLike[str],
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     step: int | None = 0,

@@ -43,7 +43,7 @@ _OF_WHAT = {
     Phase.GRADIENT: "gradients of weights",
     Phase.UPDATE: "updates",
 }
-_STATES = ["introduced", "inherited", "noise", "equal", "not judged", "not comparable"]
+_STATES = ["introduced", "inherited", "not judged", "noise", "equal", "not comparable"]
 """verdicts of tensors, the one that counts most first"""
 _WORDS = {"introduced": "✗ wrong too", "inherited": "~ inherits", "noise": "✓ agrees", "equal": "= equal",
           "not judged": "  not judged", "not comparable": "? not comparable", "": "  not compared"}  # fmt: skip

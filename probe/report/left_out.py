@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probe.comparison.coverage.left_out import LeftOut, What, Why
+from probe.comparison.result import Verdict
 from probe.report.names import counted, plain
 
 _MOST = 3
 """of what was left out, that the headline names"""
 _NOUNS = {What.WEIGHTS: "weight", What.BUFFERS: "buffer", What.TENSORS: "tensor", What.STEPS: "step", What.MODULES: "module",
           What.CALLS: "module call"}  # fmt: skip
+
+
+def qualification(verdict: Verdict, left_out: Sequence[LeftOut]) -> str:
+    """Return what stands behind a verdict wherever it is shown: `but_for` behind ``ALIGNED``, nothing behind others."""
+    return but_for(left_out) if verdict is Verdict.ALIGNED else ""
 
 
 def but_for(left_out: Sequence[LeftOut]) -> str:

@@ -22,13 +22,18 @@ from probe.mapping.adding import Line, with_lines
 from probe.ranks.opening import open_reader
 from probe.report.html import as_html
 from probe.report.html.beside import beside
+from probe.report.left_out import qualification
 
+NEW_MAPPING = "layer_mapping.yaml"
+"""what is written where no file of the user's is given as mapping, and none is named"""
 _HOST = "127.0.0.1"
 _NAMES = (_HOST, "localhost")
 """what a browser may call this machine: any other name in a request is a page elsewhere that had its name point here"""
 _LARGEST = 1 << 20
 """bytes of a request"""
 _MOST_LINES = 1000
+_MOST_PARTS = 64
+"""modules that are parts of one"""
 _LONGEST = 20_000
 """characters of a name"""
 _SECONDS = 30
@@ -53,7 +58,7 @@ class Session:
     mapping
         what to begin with: a file, the name of one that comes with probe, or None
     save_to
-        the file to write; the mapping itself when None
+        the file to write; when None the mapping itself, or a new `NEW_MAPPING` where that is no file
 
     Raises
     ------
@@ -115,13 +120,14 @@ def _target(mapping: str | None, save_to: str | None) -> Path:
     """Return the file to save into, with links followed."""
     own = Path(mapping) if mapping is not None and Path(mapping).is_file() else None
     if save_to is None and own is None:
-        what = f"{mapping} comes with probe and is not changed" if mapping else "there is none yet"
-        raise ConfigError(f"--serve saves pairs into a layer mapping, and {what}: name the file with --save-to FILE")
+        save_to = NEW_MAPPING
     if mapping is not None:
         load_mapping(mapping)
     path = (own if save_to is None else Path(save_to)).resolve()
     if path.exists() and (own is None or path != own.resolve()):
-        raise ConfigError(f"{save_to} is there already: give it as -lm {save_to} to add to it, or name a new file")
+        raise ConfigError(
+            f"{save_to} is there already: give it as -lm {save_to} to add to it, or name a new file with --save-to"
+        )
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise ConfigError(f"cannot write {path}: expected a folder that can be written, {path.parent} is none")
     return path
@@ -162,7 +168,7 @@ def _news(before: Comparison, after: Comparison, count: int, name: str) -> str:
     """Say in a line what came of it."""
     lines = "1 line" if count == 1 else f"{count} lines"
     calls = [f"{each.coverage.paired} of {each.coverage.total}" for each in (before, after)]
-    verdicts = [each.verdict.value for each in (before, after)]
+    verdicts = [f"{each.verdict.value}{qualification(each.verdict, each.left_out)}" for each in (before, after)]
     verdict = f"still {verdicts[1]}" if verdicts[0] == verdicts[1] else f"{verdicts[0]} before, {verdicts[1]} now"
     return f"Saved {lines} in {name} and compared again: {verdict}; {calls[0]} module calls compared before, {calls[1]} now."
 
@@ -268,7 +274,10 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError) as error:
             raise _Refused(400, "expected JSON") from error
         if not isinstance(sent, list) or not 0 < len(sent) <= _MOST_LINES or not all(map(_is_line, sent)):
-            raise _Refused(400, f"expected 1 to {_MOST_LINES} lines, each with section, key and target")
+            raise _Refused(
+                400,
+                f"expected 1 to {_MOST_LINES} lines, each with section, key and target, one of which may be several",
+            )
         return [Line(**each) for each in sent]
 
     def _refuse(self, status: int, text: str) -> None:
@@ -312,8 +321,9 @@ class _Refused(Exception):
 
 
 def _is_line(sent: object) -> bool:
-    return (
-        isinstance(sent, dict)
-        and sent.keys() == {"section", "key", "target"}
-        and all(isinstance(text, str) and 0 < len(text) <= _LONGEST for text in sent.values())
-    )
+    if not isinstance(sent, dict) or sent.keys() != {"section", "key", "target"}:
+        return False
+    several = [sent[name] for name in ("key", "target") if isinstance(sent[name], list)]
+    names = [each for value in sent.values() for each in (value if value in several else [value])]
+    is_of_one = len(several) <= 1 and all(1 < len(value) <= _MOST_PARTS for value in several)
+    return is_of_one and all(isinstance(text, str) and 0 < len(text) <= _LONGEST for text in names)

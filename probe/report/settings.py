@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,8 +12,9 @@ from probe.comparison.settings import DifferingSetting
 from probe.report.layout import PLAIN_WIDTH, WIDTH, padded, wrapped
 from probe.report.names import counted, plain
 from probe.settings.comparing import Difference, Held
+from probe.settings.resolving import is_setting
 from probe.settings.setting import Category, Effect
-from probe.settings.side import Origin, Settings, Value
+from probe.settings.side import Origin, Settings, Value, title_of
 from probe.settings.table import BY_NAME
 from probe.settings.table.checklist import CHECKLIST, FROM_RECORDINGS
 
@@ -98,6 +99,8 @@ def held(sides: Held, width: int | None, *, verbose: bool) -> Text:
     out.append(f"{answer}\n", style="bold red" if count else "bold green")
     for name, side in (("A", sides.a), ("B", sides.b)):
         out.append(f"{_wrapped(f'{name}  {_about(side)}', width, '  ', '     ')}\n", style="dim")
+        for text in _unread(side):
+            out.append(f"{_wrapped(text, width, '     ', '     ')}\n", style="yellow")
     out.append("\n")
     for category in Category:
         out.append_text(_category(category, sides, width, verbose))
@@ -112,6 +115,15 @@ def _about(side: Settings) -> str:
     source = side.source
     given = sum(value.origin is Origin.GIVEN for value in side.values.values())
     return f"{plain(os.path.basename(source.path))}  {source.form} with the names of {source.dialect}, {counted(given, 'setting')} given"
+
+
+def _unread(side: Settings) -> Iterator[str]:
+    """Yield what a script leaves to the shell."""
+    names = sorted(title_of(side.source, name) for name in side.source.unknown if is_setting(name, side.source.dialect))
+    if names:
+        yield f"not known before the script runs, not compared: {', '.join(map(plain, names))}"
+    if not side.source.is_complete:
+        yield "some options come from variables that the script does not set: no default is assumed"
 
 
 def _category(category: Category, sides: Held, width: int | None, verbose: bool) -> Text:
@@ -213,4 +225,5 @@ def as_json(sides: Held) -> dict[str, object]:
 
 def _side_json(side: Settings) -> dict[str, object]:
     source = side.source
-    return {"path": source.path, "form": source.form.value, "names": source.dialect.value}
+    return {"path": source.path, "form": source.form.value, "names": source.dialect.value,
+            "unknown": sorted(source.unknown), "is_complete": source.is_complete}  # fmt: skip

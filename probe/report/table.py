@@ -8,11 +8,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from probe.comparison.result import SlotResult
 from probe.comparison.run import Comparison
 from probe.comparison.steps.side import PARAMETER_ROLES
 from probe.errors import ConfigError
+from probe.records import Phase, Role
 from probe.report.names import harmless
+from probe.store.reading.reader import Reader
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """what makes a spreadsheet run a text (OWASP, CSV Injection)"""
@@ -32,11 +36,35 @@ def frame(comparison: Comparison) -> Any:
     ImportError
         pandas is not installed
     """
+    return _pandas().DataFrame(rows(comparison), columns=COLUMNS)
+
+
+def records_frame(reader: Reader, records: np.ndarray) -> Any:
+    """Return a pandas.DataFrame with one row per tensor that a recording has seen.
+
+    Raises
+    ------
+    ImportError
+        pandas is not installed
+    """
+    modules = reader.modules
+    texts = {
+        "phase": ([phase.label for phase in Phase], "phase"), "role": ([role.label for role in Role], "role"),
+        "path": ([module.path for module in modules], "module"), "class": ([module.class_name for module in modules], "module"),
+        "slot": (reader.slots, "slot"), "shape": ([_text(shape) for shape in reader.shapes], "shape"),
+    }  # fmt: skip
+    found = {name: np.array(names, object)[records[column]] for name, (names, column) in texts.items()}
+    found |= {name: records[name] for name in (*_COUNTS, *_NUMBERS)}
+    found |= {"dtype": records["dtype"].astype(str).astype(object), "has_values": records["tensor"] >= 0}
+    return _pandas().DataFrame(found, columns=RECORD_COLUMNS)
+
+
+def _pandas() -> Any:
     try:
         import pandas
     except ImportError:
         raise ImportError("a table needs pandas: pip install 'probe-align[table]'") from None
-    return pandas.DataFrame(rows(comparison), columns=COLUMNS)
+    return pandas
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -87,6 +115,13 @@ COLUMNS = [
     "parts_b",
 ]  # fmt: skip
 """docs/reference/output.md says what is in them"""
+_COUNTS = ("step", "micro", "call", "nan", "posinf", "neginf", "zeros")
+_NUMBERS = ("min", "max", "mean", "rms", "norm")
+RECORD_COLUMNS = [
+    "step", "micro", "phase", "path", "class", "call", "role", "slot", "dtype", "shape", *_NUMBERS, "nan", "posinf", "neginf", "zeros",
+    "has_values",
+]  # fmt: skip
+"""of the table of a recording"""
 TEXTS = [
     "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "role", "slot_a", "slot_b", "max_abs_at", "dtype_a", "dtype_b",
     "shape_a", "shape_b", "status", "matched_by", "why_not", "parts_a", "parts_b",

@@ -20,7 +20,7 @@ from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
 from probe.comparison.steps.side import Metrics
 from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
-from probe.report.left_out import but_for, rest
+from probe.report.left_out import qualification, rest
 from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Report:
 
     def _head(self) -> None:
         verdict, left_out = self.comparison.verdict, self.comparison.left_out
-        answer = verdict.value.upper() + (but_for(left_out) if verdict is Verdict.ALIGNED else "")
+        answer = verdict.value.upper() + qualification(verdict, left_out)
         answer = wrapped(answer, self.width, indent="  ")
         names = [plain(name) for name in file_names(self.comparison.path_a, self.comparison.path_b)]
         rest = len(verdict.value) + 8

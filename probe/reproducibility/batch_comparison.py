@@ -55,6 +55,9 @@ class BatchComparison:
         """Tell whether all that was compared is the same, and something was."""
         return self.difference is None and self.batches > 0 and bool(self.fields)
 
+    def __bool__(self) -> bool:
+        return self.equal
+
     def __str__(self) -> str:
         notes = "".join(f"\n  note: {text}" for text in self.notes)
         if self.difference is not None:
@@ -108,7 +111,13 @@ def compare_batches(a: Any, b: Any, count: int | None = None, atol: float = 0.0)
 
 
 def _batches(given: Any) -> Iterable[Any]:
-    return load_batches(given) if isinstance(given, (str, os.PathLike, Path)) else given
+    if isinstance(given, (str, os.PathLike)):
+        return load_batches(given)
+    if not isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
+        raise ConfigError(
+            f"compare_batches: expected what gives batches, or a file of save_batches, got {type(given).__name__}"
+        )
+    return given
 
 
 class _Pair:

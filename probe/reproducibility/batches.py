@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 
 from probe.adapters.base import Adapter, adapters_in_use
-from probe.damage import CAUSES, Damaged, parsed
+from probe.damage import CAUSES, Damaged, closed, parsed
 from probe.errors import ConfigError, ExistsError, FormatError, StoreError
 from probe.numbers.statistics import dtype_of
 from probe.reproducibility import origins
@@ -112,7 +112,7 @@ class Batches:
         self._make = make
         if not self.path.is_file():
             raise StoreError(f"there is no file {self.path}")
-        self._opened_by = -1
+        self._opened_by, self._is_closed = -1, False
         names = set(self._opened().namelist())
         if "begin.json" not in names or "end.json" not in names:
             what = "is not complete" if "begin.json" in names else "does not hold batches that probe.save_batches wrote"
@@ -135,6 +135,8 @@ class Batches:
 
     def _opened(self) -> zipfile.ZipFile:
         """Return the archive; a forked process opens its own: two that move one place in a file read nonsense."""
+        if self._is_closed:
+            raise closed(self.path, "probe.load_batches")
         if self._opened_by != os.getpid():
             with self._reading():
                 self._archive = zipfile.ZipFile(self.path)
@@ -158,6 +160,7 @@ class Batches:
 
     def close(self) -> None:
         """Close the file."""
+        self._is_closed = True
         self._archive.close()
 
     def _value(self, node: Any, arrays: Iterator[np.ndarray]) -> Any:

@@ -48,6 +48,9 @@ class ScheduleComparison:
         """Tell whether all rates are the same but for rounding."""
         return self.first is None
 
+    def __bool__(self) -> bool:
+        return self.equal
+
     def __str__(self) -> str:
         """Return the answer in words."""
         if self.first is None:

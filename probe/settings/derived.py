@@ -52,7 +52,7 @@ def _width_of_mlp(settings: Settings, names: Names) -> None:
     width, source = settings.known("hidden_size"), settings.source
     if settings.known("intermediate_size") is not None or not width or Part.MODEL not in source.parts:
         return
-    if source.dialect is Dialect.MINDFORMERS and settings.known("gated_mlp"):
+    if source.dialect in (Dialect.MINDFORMERS, Dialect.META) and settings.known("gated_mlp"):
         hidden = int(2 * 4 * width / 3)
         multiple = int(names.get("multiple_of") or 256)
         hidden = int((names.get("ffn_dim_multiplier") or 1) * hidden)
@@ -133,6 +133,12 @@ def _rope_of_mindformers(settings: Settings, names: Names) -> None:
         and settings.known("rope_scaling") in (None, "none")
     ):
         settings.put("rope_scaling", kind)
+
+
+def _rope_of_params_json(settings: Settings, names: Names) -> None:
+    """Meta's first models have a base of 10000 and no key for it."""
+    if settings.source.dialect is Dialect.META and names.find("multiple_of") and settings.known("rope_theta") is None:
+        settings.put("rope_theta", 10000.0, Origin.DEFAULT)
 
 
 def _experts(settings: Settings, names: Names) -> None:
@@ -235,7 +241,7 @@ def _is_given(settings: Settings, name: str) -> bool:
 
 
 DERIVATIONS: tuple[Callable[[Settings, Names], Any], ...] = (
-    _layers, _window, _heads, _biases, _gelu, _width_of_mlp, _vocabulary, _rope_of_megatron, _rope_of_mindformers,
+    _layers, _window, _heads, _biases, _gelu, _width_of_mlp, _vocabulary, _rope_of_megatron, _rope_of_mindformers, _rope_of_params_json,
     _experts, _router, _mtp, _residuals,
     _clipping, _optimizer, _tf32, _device,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from probe.settings.setting import Dialect, Setting
 from probe.settings.side import Origin, Settings, Value, shown, title_of
 from probe.settings.source import Form, Names, Source
 from probe.settings.table import TABLE
-from probe.settings.table.models import FIXED, MINDFORMERS_TYPES, MODELS
+from probe.settings.table.models import FIXED, MINDFORMERS_TYPES, MODELS, PARAMS_JSON
 from probe.settings.values import MISSING, Unreadable, made, normalised
 
 _TYPES = ("model_type",)
@@ -38,8 +38,21 @@ def resolved(source: Source) -> Settings:
             settings.put(row.name, normalised(row, default, source.dialect), Origin.DEFAULT)
     for derive in DERIVATIONS:
         derive(settings, names)
+    for row in TABLE:
+        value = settings.values.get(row.name)
+        if value is not None and value.origin is not Origin.GIVEN and _names(row, source.dialect) & source.unknown:
+            del settings.values[row.name]
     settings.rest = {key: value for key, value in source.keys.items() if key not in used}
     return settings
+
+
+def is_setting(name: str, dialect: Dialect) -> bool:
+    """Tell whether the table has a name."""
+    return any(name in _names(row, dialect) for row in TABLE)
+
+
+def _names(row: Setting, dialect: Dialect) -> set[str]:
+    return {name.partition("|")[0] for name in row.names(dialect)}
 
 
 def _given(row: Setting, source: Source, names: Names) -> Iterator[tuple[Value, str]]:
@@ -76,6 +89,8 @@ def _implied(source: Source, names: Names) -> Mapping[str, Any]:
     """Return what the model's name says."""
     if not source.is_model or source.dialect is Dialect.MEGATRON:
         return {}
+    if source.dialect is Dialect.META:
+        return PARAMS_JSON
     if source.dialect is Dialect.MINDFORMERS:
         own = MINDFORMERS_TYPES.get(str(names.get(_MINDFORMERS_TYPE)))
         if own is not None:

@@ -61,6 +61,8 @@ class Dialect(enum.StrEnum):
     MINDFORMERS = "mindformers"
     PADDLENLP = "paddlenlp"
     VLLM = "vllm"
+    META = "meta"
+    """Meta's and Mistral's params.json"""
 
 
 class Part(enum.StrEnum):
@@ -117,6 +119,7 @@ class Setting:
     mindformers: str = ""
     paddlenlp: str = ""
     vllm: str = ""
+    meta: str = ""
     recorded: str = ""
     """names in the environment of a recording, and in the parameter groups of its optimizers (``group.betas``)"""
     variables: str = ""

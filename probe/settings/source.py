@@ -40,6 +40,10 @@ class Source:
     """a variable that is not among them was not set"""
     also: tuple[Dialect, ...] = ()
     """whose names are looked for too, where it is not sure whose it uses"""
+    unknown: frozenset[str] = frozenset()
+    """names that it gives values that only a shell knows"""
+    is_complete: bool = True
+    """no further entries come from what only a shell knows"""
 
     @property
     def is_model(self) -> bool:
@@ -55,7 +59,7 @@ OWN_SECTIONS = frozenset(
      "monitor_config", "quantization_config", "pet_config", "lora_config", "peft_config", "mcore_adapter",
      "swap_config", "draft_config",
      "speculative_config", "recompute_config", "dit_config", "vae_config", "encoder_config", "quantization",
-     "profiling")
+     "profiling", "critic", "ref", "rollout", "reward", "reward_model", "vllm")
 )  # fmt: skip
 """sections of another model, or of what is no model: a name without its section does not mean what is in there"""
 

@@ -173,7 +173,7 @@ def _not(value: Any, _: str) -> Any:
 
 
 def _means(value: Any, argument: str) -> Any:
-    return argument if _is_true(value) else MISSING
+    return argument if _is_true(value) and str(value).lower() != "auto" else MISSING
 
 
 def _item(at: int) -> Callable[[Any, str], Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
-from probe.errors import StoreError
+from probe.errors import ConfigError, StoreError
 
 _URL = "://"
 
@@ -18,11 +18,23 @@ def place_of(given: str | os.PathLike[str]) -> Path:
 
     Raises
     ------
+    ConfigError
+        it is no path
     StoreError
         what reads such URLs is not installed, or no URL begins so
     """
-    if not isinstance(given, (str, Path)) or _URL not in str(given):
-        return Path(given) if isinstance(given, str) else cast(Path, given)
+    if hasattr(given, "is_file"):  # of pathlib, or of universal_pathlib
+        if not isinstance(given, Path) or _URL not in str(given):
+            return cast(Path, given)
+    elif isinstance(given, (str, os.PathLike)):
+        given = os.fspath(given)
+    else:
+        kind = type(given)
+        raise ConfigError(
+            f"expected a path, or a recording that probe.open opened, got {kind.__module__}.{kind.__qualname__}"
+        )
+    if _URL not in str(given):
+        return Path(given)
     try:
         from upath import UPath
 

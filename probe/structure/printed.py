@@ -15,16 +15,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from probe._version import __version__
+from probe.damage import refuse_pointer
 from probe.errors import FormatError
 from probe.numbers.layouts import layout_of
 from probe.records import ModuleInfo, ParameterInfo, RunInfo, StepState
 from probe.store.writing.writer import Writer, now
-from probe.structure.printed_weights import Slot, slots_of
+from probe.structure.printed_weights import Slot, kind_of, slots_of
 
 _CHILD = re.compile(
     r"\((?P<name>[^()\s]+)\): (?:(?P<count>\d+) x )?(?:[\w.]+\.)?(?P<class>\w+)(?P<open>[(<])(?P<text>.*)"
 )
 _ROOT = re.compile(r"(?:[\w.]+\.)?(?P<class>\w+)(?P<open>[(<])(?P<text>.*)")
+_OPENED = re.compile(r"(?P<mark>(?:[^()]*[\s:=>\]#|])?)(?P<root>\[?(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*[(<])\s*$")
+"""the first line of a model, with what may stand before it"""
+_LONGEST = 1000
+"""characters of such a line"""
+_NEAR = 64
+"""lines in which the next one of the same process stands"""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 _PARAMETER = re.compile(
     r"\((?P<name>[^()\s]+)\): Parameter containing: \[(?P<type>[\w.]+) of size (?P<size>[\dx]*)[^\]]*\]"
@@ -79,7 +86,8 @@ def read_printed(text: str, name: str, framework: str = "torch") -> Printed:
         index = len(modules)
         slots = node.slots or slots_of(framework, node.class_name, node.text)
         modules.append(ModuleInfo(path, node.class_name, parent))
-        parameters += [_parameter(framework, path, index, node.class_name, slot) for slot in slots]
+        kind = kind_of(framework, node.class_name, node.text)
+        parameters += [_parameter(framework, path, index, kind, slot) for slot in slots]
     return Printed(framework, _counted(modules, parameters), parameters)
 
 
@@ -95,6 +103,7 @@ def record_printed(
     ExistsError, StoreError
         the recording cannot be written
     """
+    refuse_pointer(source)
     try:
         with source.open("rb") as file:
             raw = file.read(_SIZE_LIMIT + 1)
@@ -148,9 +157,11 @@ def _parsed(text: str, name: str) -> _Node:
     """Return the root; of a list of models a root of class ``list`` whose children are numbered."""
     top = _Node([""], "list", 0)
     stack = [top]
-    is_list = text.lstrip().startswith("[")
-    for number, raw in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        line = raw.strip()
+    lines = list(_of_model(text.replace("\r\n", "\n").split("\n")))
+    is_list = next((line for _, line, _ in lines if line), "").startswith("[")
+    for number, line, is_behind in lines:
+        if is_behind and len(stack) == 1 and top.children and not is_list:
+            continue
         if len(stack) == 1:
             line = line.lstrip("[").strip() if is_list else line
             found = _ROOT.match(line)
@@ -171,6 +182,41 @@ def _parsed(text: str, name: str) -> _Node:
     if not top.children:
         raise FormatError(f"{name}: expected the text that print(model) shows, found no line of it")
     return top if is_list else top.children[0]
+
+
+def _of_model(lines: list[str]) -> Iterator[tuple[int, str, bool]]:
+    """Yield the lines of a model, numbered, without what stands before and between them, and without a mark before each.
+
+    The third is whether a line is text if it stands behind the model.
+
+    A model begins with a line that opens a class, with a member in the next one. What stands before the class there, a log's
+    ``INFO``, ``[rank0]:`` or ``#``, is left out; where the next line has it too, each line of the model has it.
+    """
+    begin, mark = next(((at, found) for at in range(len(lines)) if (found := _mark(lines, at)) is not None), (-1, ""))
+    if begin < 0:
+        yield from ((number, line.strip(), False) for number, line in enumerate(lines, 1))
+        return
+    every = mark.rstrip() if any(line.startswith(mark.rstrip()) for line in lines[begin + 1 : begin + _NEAR]) else ""
+    margin = len(mark) if not mark.strip() else 0
+    yield begin + 1, lines[begin][len(mark) :].strip(), False
+    for at in range(begin + 1, len(lines)):
+        line, is_second = lines[at].removeprefix(every), _mark(lines, at) is not None
+        is_inside = len(line) - len(line.lstrip()) > margin or line.lstrip()[:1] in tuple(")>](")
+        if lines[at].startswith(every) and (is_inside or is_second):
+            yield at + 1, line.strip(), not is_second
+
+
+def _mark(lines: list[str], at: int) -> str | None:
+    """Return what stands before a class that a line opens, with a member in the next one; None where it opens none."""
+    is_open = lines[at].rstrip()[-1:] in tuple("(<") and len(lines[at]) < _LONGEST
+    found = _OPENED.match(lines[at]) if is_open else None
+    if found is None:
+        return None
+    near, mark = lines[at + 1 : at + _NEAR], found["mark"].rstrip()
+    following = (
+        next((line for line in near if line.startswith(mark)), near[0] if near else "").removeprefix(mark).strip()
+    )
+    return found["mark"] if _CHILD.match(following) or _PARAMETER.match(following) else None
 
 
 def _inside(stack: list[_Node], line: str, number: int, name: str) -> None:
@@ -257,12 +303,12 @@ def _expanded(root: _Node, name: str) -> Iterator[tuple[str, int, _Node]]:
         ]
 
 
-def _parameter(framework: str, path: str, index: int, class_name: str, slot: Slot) -> ParameterInfo:
-    layout = layout_of(framework, (class_name,), slot.name)
+def _parameter(framework: str, path: str, index: int, kind: str, slot: Slot) -> ParameterInfo:
+    layout = layout_of(framework, (kind,), slot.name)
     axes = layout.axes if len(layout.axes) == len(slot.shape) else ()
     return ParameterInfo(
         (f"{path}.{slot.name}" if path else slot.name,), index, slot.name, slot.shape, slot.dtype, not slot.is_buffer,
-        slot.is_buffer, axes, "" if layout.name == slot.name else layout.name,
+        slot.is_buffer, axes, layout.name,
     )  # fmt: skip
 
 

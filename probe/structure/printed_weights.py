@@ -1,7 +1,8 @@
 """What the text of a module in ``print(model)`` tells about its parameters: their names and shapes.
 
 Only what the text really says is taken: ``Linear(in_features=3, out_features=4, bias=True)`` has a weight [4, 3] and a bias
-[4], ``RMSNorm()`` has a weight of which nothing is known. PaddlePaddle's Linear does not say whether it has a bias.
+[4], ``RMSNorm()`` has a weight of which nothing is known. PaddlePaddle's Linear does not say whether it has a bias,
+``paddle.compat.nn.Linear`` does.
 """
 
 from __future__ import annotations
@@ -69,6 +70,12 @@ class Arguments:
         return found if isinstance(found, bool) else default
 
 
+def kind_of(framework: str, class_name: str, text: str) -> str:
+    """Return a class as `probe.numbers.layouts.layout_of` takes it."""
+    is_like_torch = framework == "paddle" and class_name == "Linear" and "bias" in Arguments(text).by_name
+    return f"paddle.compat.nn.{class_name}" if is_like_torch else class_name
+
+
 def slots_of(framework: str, class_name: str, text: str) -> list[Slot]:
     """Return the parameters and buffers that the text of a module tells.
 
@@ -125,7 +132,7 @@ def _linear(framework: str) -> Callable[[Arguments], list[Slot]]:
             rows, columns = a.number(1, "output_channels"), a.number(0, "input_channels")
         if not rows or not columns or a.by_name.get("TP", 1) != 1:
             return []
-        if framework == "paddle":
+        if framework == "paddle" and "bias" not in a.by_name:
             return [Slot("weight", (columns, rows))]
         bias = a.flag("bias", False) or a.flag("has_bias", False)
         return _slots(bias, ("weight", (rows, columns)), ("bias", (rows,)))

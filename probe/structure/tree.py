@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from probe.records import ModuleInfo
 
@@ -32,12 +32,15 @@ class Tree:
     ----------
     modules
         as the recording lists them, parents before children
+    wrappers
+        modules that hold one other and are wrappers too, though of no class of `WRAPPERS`
     """
 
     root = 0
 
-    def __init__(self, modules: Sequence[ModuleInfo]) -> None:
+    def __init__(self, modules: Sequence[ModuleInfo], wrappers: Collection[int] = ()) -> None:
         self.modules = list(modules)
+        self._wrappers = wrappers
         self.children: list[dict[str, int]] = [{} for _ in self.modules]
         for index, module in enumerate(self.modules):
             if module.parent >= 0:
@@ -76,7 +79,7 @@ class Tree:
     def wrapped(self, index: int) -> str | None:
         """Return the name of what a wrapper holds, or None when the module is no wrapper."""
         class_name, children = self.class_name(index), self.children[index]
-        if class_name == "list" and index == self.root and len(children) == 1:
+        if index in self._wrappers or class_name == "list" and index == self.root and len(children) == 1:
             return next(iter(children))
         name = WRAPPERS.get(class_name)
         if class_name == "DataParallel" and _PADDLE_CHILD in children:

@@ -294,6 +294,29 @@ def test_the_first_sample_that_differs(tmp_path: Path) -> None:
     assert first.ids == (tuple(IDS[1].tolist()), tuple(ids[1].tolist())) and first.same_elsewhere == -1
 
 
+def shifted(labels: np.ndarray) -> np.ndarray:
+    return np.concatenate([labels[:, 1:], np.full((len(labels), 1), -100)], axis=1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("task", "state"), [("tensor", State.OK), ("statistics", State.UNKNOWN)])
+def test_labels_that_one_side_shifts_itself_are_right(tmp_path: Path, task: str, state: State, turned: bool) -> None:
+    names = [
+        recorded(tmp_path / f"{at}.h5", labels=labels, task=task) for at, labels in enumerate((LABELS, shifted(LABELS)))
+    ]
+    found = check_data(*(names[::-1] if turned else names))
+    (line,) = [each for each in found.lines if each.said.code == "labels-of-one-side-shifted"]
+    assert (line.state, found.status) == (state, Status.CLEAN)
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_labels_that_are_shifted_and_others_are_found(tmp_path: Path, task: str) -> None:
+    ids = np.random.default_rng(0).integers(3, ROWS, (2, 64))
+    other = np.where(shifted(ids) >= 0, ROWS - 1, -100)
+    names = [recorded(tmp_path / f"{at}.h5", ids, None, labels, task=task) for at, labels in enumerate((ids, other))]
+    assert {"sample-differs", "batches-differ"} & {each.code for each in check_data(*names).found}
+
+
 def test_samples_in_another_order(tmp_path: Path) -> None:
     order = [0, 2, 1]
     found = check_data(recorded(tmp_path / "a.h5"), recorded(tmp_path / "b.h5", IDS[order], MASK[order], LABELS[order]))

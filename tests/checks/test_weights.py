@@ -82,7 +82,8 @@ def test_numbers_leave_out_what_is_not_finite() -> None:
         ("layers.0.up.weight", (4, 4), Kind.MATRIX), ("layers.0.norm.weight", (4,), Kind.SCALE), ("x.bias", (4,), Kind.BIAS),
         ("q_bias", (4,), Kind.BIAS), ("norm.beta", (4,), Kind.BIAS), ("norm.gamma", (4,), Kind.SCALE),
         ("model.embed_tokens.weight", (9, 4), Kind.EMBEDDING), ("transformer.wpe.weight", (9, 4), Kind.EMBEDDING),
-        ("conv.weight", (4, 1, 3), Kind.MATRIX),
+        ("conv.weight", (4, 1, 3), Kind.MATRIX), ("bn.running_mean", (4,), Kind.STATISTIC), ("bn._variance", (4,), Kind.STATISTIC),
+        ("embeddings.cls_token", (1, 1, 4), Kind.EMBEDDING), ("embeddings.norm.weight", (4,), Kind.SCALE),
     ],
 )  # fmt: skip
 def test_kinds_of_weights(name: str, shape: tuple[int, ...], kind: Kind) -> None:
@@ -117,6 +118,35 @@ def test_a_group_that_decays_otherwise_is_named(
     assert (facts["kind"], facts["is_smaller"]) == (kind, is_smaller) and facts["ratio"] == pytest.approx(
         factor, rel=0.01
     )
+
+
+def moved(spread: float, factor: float, start: int) -> Arrays:
+    """Return weights of norms that training has spread by so much around a factor, drawn anew."""
+    rng = np.random.default_rng(start)
+    return {
+        name: ((1 + spread * rng.standard_normal(WIDTH)) * factor).astype(np.float32) if "norm" in name else each
+        for name, each in trained(start).items()
+    }
+
+
+def test_norm_weights_that_decayed_a_little_are_found_where_training_moved_them_little(tmp_path: Path) -> None:
+    assert held(tmp_path, moved(0.02, 1.0, 1), moved(0.02, 1.0, 0)).status is Status.CLEAN
+    assert codes(held(tmp_path, moved(0.02, 0.96, 1), moved(0.02, 1.0, 0))) == ["kind-of-other-size"]
+    assert held(tmp_path, moved(0.15, 0.98, 1), moved(0.15, 1.0, 0)).status is Status.CLEAN
+
+
+def test_running_statistics_are_no_sizes(tmp_path: Path) -> None:
+    a, b = trained(), trained(1)
+    for at in range(LAYERS):
+        a[f"layers.{at}.bn.running_mean"] = np.full(WIDTH, 0.1 + at, np.float32) + np.arange(WIDTH, dtype=np.float32)
+        b[f"layers.{at}.bn.running_mean"] = a[f"layers.{at}.bn.running_mean"] * np.float32(1.5 + at)
+    assert held(tmp_path, b, a).status is Status.CLEAN
+
+
+def test_two_trainings_from_other_weights_may_be_farther_apart(tmp_path: Path) -> None:
+    b = {name: each[::-1] if each.ndim == 2 else each for name, each in scaled_matrices(0.93).items()}
+    assert codes(held(tmp_path, scaled_matrices(0.93))) == ["matrices-of-other-size"]
+    assert held(tmp_path, b).status is Status.CLEAN
 
 
 def test_a_single_embedding_needs_more(tmp_path: Path) -> None:

@@ -55,7 +55,13 @@ def test_check_config_as_json(files: tuple[Path, Path]) -> None:
         "rope_theta",
         "compute_dtype",
     }
-    assert found["sides"]["b"] == {"path": str(files[1]), "form": "shell script", "names": "megatron"}
+    assert found["sides"]["b"] == {
+        "path": str(files[1]),
+        "form": "shell script",
+        "names": "megatron",
+        "unknown": [],
+        "is_complete": True,
+    }
     assert "hidden_size" in found["equal"] and "lr" in found["only_b"]
 
 

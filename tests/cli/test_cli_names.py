@@ -62,6 +62,7 @@ def hostile_pair(name: str) -> None:
     pair(make(1.0), make(0.5), task="tensor")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_names_are_shown_safely(folder: Path, kind: str) -> None:
     name = HOSTILE[kind]

@@ -24,6 +24,8 @@ from tests.comparison.planted import MODEL_FAULTS, Clean, Model, Recorder, chang
 from tests.golden_files import golden
 from tests.toys import VOCABULARY, WIDTH, batch, gpt, loss_of, module, replaced, rounding_otherwise
 
+pytestmark = pytest.mark.thorough
+
 TABLE = "paddlenlp/qwen2-0.5b"
 DOCUMENTED = {
     "paddlenlp/qwen2-0.5b": (1e-4, 1e-5, 1e-4), "paddlenlp/qwen2-1.5b": (1e-3, 1e-5, 1e-3),

@@ -15,6 +15,8 @@ from probe.comparison.result import Verdict
 from probe.records import Phase
 from tests.toys import GPT, batch, gpt, loss_of, module, plain_step, record, rounding_otherwise
 
+pytestmark = pytest.mark.thorough
+
 Step = Callable[[nn.Module, nn.Optimizer, int], Tensor]
 
 

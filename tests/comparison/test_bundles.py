@@ -20,6 +20,8 @@ from tests.comparison.planted import Recorder, said
 from tests.fusing import apart, mapping, mapping_from_parts, together
 from tests.toys import module, replaced, scaled_gradient
 
+pytestmark = pytest.mark.thorough
+
 TASKS = ["statistics", "tensor"]
 APART, TOGETHER = "layers.1.attn.q", "layers.1.attn.qkv"
 
@@ -51,9 +53,7 @@ class Pair:
         return "\n".join(first.evidence)
 
 
-@pytest.fixture(
-    params=[(task, first) for task in TASKS for first in (True, False)], ids=lambda p: f"{p[0]}-{'AB'[not p[1]]}"
-)
+@pytest.fixture(params=[*zip(TASKS, (True, False), strict=True)], ids=lambda p: f"{p[0]}-{'AB'[not p[1]]}")
 def pair(request: pytest.FixtureRequest, run: Recorder) -> Pair:
     return Pair(run, *request.param)
 

@@ -19,6 +19,8 @@ from probe.errors import ConfigError, ProbeError, StoreError
 from probe.scheduling import Processes, scheduler_of
 from tests.comparison.planted import MODEL_FAULTS, UP, Clean, Recorder, changed
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def pair(clean: Clean, run: Recorder) -> tuple[Path, Path]:

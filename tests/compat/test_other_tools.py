@@ -286,7 +286,7 @@ def test_a_compare_json_that_cannot_be_used(content: str, text: str) -> None:
 HEAD = """# Other tools' configuration and calls
 
 This page says what becomes of a configuration of mindstudio-probe or of MindSpore's Dump, and of scripts that call mindstudio-probe or
-reprod_log. [recording.md](../guide/recording.md#other-tools-configuration) shows how to use it.
+reprod_log or PaDiff. [recording.md](../guide/recording.md#other-tools-configuration) shows how to use it.
 
 `probe.start(model, config="config.json")` takes these files as they are. It knows them by their fields. What is not done as they say is named
 once, in one warning; what would be another recording than was meant is an error. Arguments of `probe.start` come first.

@@ -68,7 +68,8 @@ def test_methods(method: Any, lines: list[str], capsys: pytest.CaptureFixture[st
         (np.array([NAN]), np.array([NAN]), False), (np.array([np.inf]), np.array([np.inf]), True), (np.zeros(0), np.zeros(0), False),
         (np.array([1], np.uint8), np.array([2], np.uint8), False), (np.array([True]), np.array([False]), False),
         (np.array([200], np.uint8), np.array([200], np.int64), True), (np.array([1j]), np.array([1.0]), False),
-        (X.astype(ml_dtypes.bfloat16), X, True),
+        (X.astype(ml_dtypes.bfloat16), X, True), (np.array(2.0), np.array([2.0]), True), (np.array([2.0]), np.array(2.5), False),
+        (X[:, :1], X[:, 0], True), (X[:, :1], X[::-1, 0], False), (X, X.reshape(2, 1, 3), True),
     ],
 )  # fmt: skip
 def test_what_passes(a: np.ndarray, b: np.ndarray, passes: bool) -> None:

@@ -282,3 +282,68 @@ def test_the_parts_by_hand_are_those_of_the_other_module() -> None:
     found = parts_of(state, 2)
     rows = [[found[f"self_attn.{part}.weight"] for part in "qkv"]]
     assert np.array_equal(fused.fuse(rows, Fusion(0, 2)), state["attn.qkv.weight"])
+
+
+# ---- axes of size 1, and parts in another order ------------------------------------------------------------
+
+CONV: Modules = {
+    "": ("Net", {}),
+    "attn": ("AttentionBlock", {}),
+    "attn.qkv": ("Conv1d", {"weight": (24, 8, 1), "bias": (24,)}),
+}
+LINEARS: Modules = {
+    "": ("Net", {}), "attn": ("Attention", {}),
+    **{f"attn.to_{part}": ("Linear", {"weight": (8, 8), "bias": (8,)}) for part in "qkv"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(1,), (1, 1)])
+@pytest.mark.parametrize("to", ["torch", "paddle"])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_convolution_of_size_1_is_several_linears(size: tuple[int, ...], to: str, is_reversed: bool) -> None:
+    whole = structure("torch", {**CONV, "attn.qkv": (f"Conv{len(size)}d", {"weight": (24, 8, *size), "bias": (24,)})})
+    parts = in_framework(to, LINEARS)
+    split: dict[str, Any] = {"split": {"groups": 2}}  # head by head, as in guided diffusion
+    rows = ["to_q", "to_k", "to_v"]
+    line = {"from": rows, **split} if is_reversed else {"to": rows, **split}
+    lines = {"Attention" if is_reversed else "AttentionBlock": {"qkv": line}}
+    state = state_of(whole)
+    there = probe.convert_weights(state, lines, to=to, source=whole, like=parts)
+    heads = state["attn.qkv.weight"].reshape(2, 3, 4, 8)
+    assert np.array_equal(
+        there["attn.to_k.weight"] if to == "torch" else there["attn.to_k.weight"].T, heads[:, 1].reshape(8, 8)
+    )
+    back = probe.convert_weights(there, lines, to="torch", source=parts, like=whole)
+    assert {name: array.tobytes() for name, array in back.items()} == {name: x.tobytes() for name, x in state.items()}
+    assert back["attn.qkv.weight"].shape == (24, 8, *size)
+
+
+@pytest.mark.parametrize("split", [{"order": [1, 0]}, {"parts": [4, 1, 1], "order": [2, 0, 1]},
+                                   {"parts": 2, "groups": {"here": 1, "there": 3}, "order": [1, 0]}])  # fmt: skip
+def test_parts_in_another_order_there_and_back(split: dict[str, Any]) -> None:
+    modules: Modules = {"": ("Net", {}), "linear": ("Linear", {"weight": (12, 4), "bias": (12,)})}
+    here, there = (structure("torch", modules) for _ in range(2))
+    state = state_of(here)
+    lines = {"TopLayer": {"linear": {"to": "linear", "split": split}}}
+    made = probe.convert_weights(state, lines, to="torch", source=here, like=there, direction="a-to-b")
+    sizes = split.get("parts", 2)
+    bounds = np.cumsum([0, *([12 // sizes] * sizes if isinstance(sizes, int) else [2 * size for size in sizes])])
+    parts = [np.arange(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    groups = split.get("groups", {"there": 1})["there"]
+    rows = np.concatenate([parts[number].reshape(groups, -1) for number in split["order"]], axis=1).reshape(-1)
+    assert np.array_equal(made["linear.weight"], state["linear.weight"][rows])
+    assert np.array_equal(made["linear.bias"], state["linear.bias"][rows])
+    back = probe.convert_weights(made, lines, to="torch", source=there, like=here, direction="b-to-a")
+    assert all(np.array_equal(back[name], state[name]) for name in state)
+
+
+def test_exchanged_columns() -> None:
+    known = structure("torch", {"": ("Net", {}), "fc": ("Linear", {"weight": (3, 8)})})
+    lines = {
+        "TopLayer": {
+            "fc": {"to": "fc", "params": {"weight": {"to": "weight", "split": {"order": [1, 0], "axis": "in"}}}}
+        }
+    }
+    state = state_of(known)
+    made = probe.convert_weights(state, lines, to="torch", source=known, like=known)
+    assert np.array_equal(made["fc.weight"], np.roll(state["fc.weight"], 4, axis=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from probe.comparison.result import Verdict
+from probe.curve_comparison.judge import curves
 from probe.curve_comparison.reading.files import read_curves
 from probe.curve_comparison.reading.names import canonical, is_of_the_machine
 from probe.curve_comparison.reading.series import RunCurves
@@ -63,6 +66,51 @@ FORMS: dict[str, tuple[Callable[[dict], str | bytes], dict[str, tuple[float, flo
 def write(path: Path, text: str | bytes) -> Path:
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     return path
+
+
+def _local_norms(factor: float) -> str:
+    rows = {step: {"loss": 5 - step / 100, "grad_norm": 1.5, "lr": 1e-5} for step in range(1, 41)}
+    lines = []
+    for line in mindformers(rows, 40).splitlines():
+        lines.append(line)
+        if found := re.search(r"step:\[ *(\d+)/", line):
+            head = f"2026-01-02 - mindformers[callback.py:9] - INFO - Epoch:[  1/  9], step:[{int(found[1]):5d}/   40]"
+            norms = [0.5 + at / 100 for at in range(6)]
+            norms[3] *= factor
+            lines += [f"{head} local_norm/layers.{at}.wo.weight: {norm:.4f}" for at, norm in enumerate(norms)]
+    return "\n".join(lines)
+
+
+def test_norms_of_single_gradients_in_a_log_are_compared(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.log", _local_norms(1.0)), write(tmp_path / "b.log", _local_norms(1.5))
+    run = read_curves(a)
+    assert [*run.norms] == [f"layers.{at}.wo.weight" for at in range(6)] and "grad_norm" in run.series and not run.notes
+    assert curves(a, a).verdict is not Verdict.DIVERGED
+    answer = curves(a, b)
+    assert answer.verdict is Verdict.DIVERGED and [each.name_a for each in answer.norms.first] == ["layers.3.wo.weight"]
+
+
+def test_a_gradient_norm_that_was_not_computed_is_left_out(tmp_path: Path) -> None:
+    rows = {step: {"loss": 5 - step / 100, "grad_norm": 0.0, "lr": 1e-5} for step in range(1, 5)}
+    run = read_curves(write(tmp_path / "a.log", megatron(rows)))
+    assert "grad_norm" not in run.series and run.notes == ("grad norm is 0 in all 4 steps: it was not computed there",)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("[INFO] step 2 | aux_loss: 0.25 | z_loss: nan", "aux_loss: 0.25 | z_loss: nan"),
+        ("[2026-01-02] {'rewards': 1e-3}", "rewards': 1e-3}"),
+        ("perplexity=12.5", "perplexity=12.5"),
+        ("saving to /a/b1", ""), ("elapsed time: 12.5 s", ""), ("callback.py:487 started 10:00:00", ""),
+    ],
+)  # fmt: skip
+def test_lines_with_numbers_that_are_not_read_are_counted(tmp_path: Path, line: str, shown: str) -> None:
+    rows = {step: {"loss": 5 - step / 100, "grad_norm": 1.5, "lr": 1e-5} for step in range(1, 5)}
+    lines = megatron(rows).splitlines()
+    run = read_curves(write(tmp_path / "a.log", "\n".join(["hidden_size: 64", *lines, line, line]) + "\n"))
+    said = f"2 lines hold numbers and are not read, first line {len(lines) + 2}: “{shown}”"
+    assert run.notes == ((said,) if shown else ())
 
 
 @pytest.mark.parametrize("kind", FORMS)

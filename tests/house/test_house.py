@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "probe"
+from tests.house.sources import PACKAGE, trees
+
 LONGEST_FUNCTION = 60
 """lines, without the docstring"""
 MOST_METHODS = 20
@@ -51,17 +51,8 @@ DEEP = {
 }
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    """Yield every module's path in the package, and its syntax tree."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).with_suffix("").as_posix(), ast.parse(path.read_text(encoding="utf-8"))
-
-
-TREES = dict(trees())
-
-
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
@@ -76,7 +67,7 @@ def lines_of(function: ast.FunctionDef) -> int:
 def test_no_function_is_longer_than_a_screen() -> None:
     found = {
         f"{name}:{node.name}"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and lines_of(node) > LONGEST_FUNCTION
     }

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.mutations.catalogue import MUTATIONS, Mutation
 from benchmarks.mutations.trial import ROOT, StaleMutation, patched
+from tests.limits import HANGS
 
 FRAMEWORKS = ("torch", "mindspore", "paddle")
 """each in a process of its own"""
@@ -32,6 +33,7 @@ def framework_of(mutation: Mutation) -> str:
     return folder if folder in FRAMEWORKS else ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["", *FRAMEWORKS])
 def test_every_test_exists(framework: str) -> None:
     spec = importlib.util.find_spec(framework) if framework else None
@@ -42,5 +44,5 @@ def test_every_test_exists(framework: str) -> None:
     wanted = {m.test for m in MUTATIONS if framework_of(m) == framework}
     files = sorted({test.partition("::")[0] for test in wanted})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS, check=False)
     assert wanted <= set(done.stdout.splitlines()), wanted - set(done.stdout.splitlines())

@@ -48,9 +48,11 @@ def test_a_line_stands_at_the_end_of_its_section_and_nothing_else_changes() -> N
         ("A:\r\n  b: c # why\r\n# end\r\n", Line("A", "d", "e"), "A:\r\n  b: c # why\r\n  d: e\r\n# end\r\n"),
         ("A?:\n  b: c\n", Line("A", "d", "e"), "A?:\n  b: c\n  d: e\n"),
         ("A:\n  b: {to: [c,\n    d]}\nB:\n  x: z\n", Line("A", "e", "f"), "A:\n  b: {to: [c,\n    d]}\n  e: f\nB:\n  x: z\n"),
+        ("", Line("A", "b", ("c", "d")), "A:\n  b: {to: [c, d], split: {groups: as_recorded}}\n"),
+        ("", Line("A", ("c", "on"), "b"), 'A:\n  b: {from: [c, "on"], split: {groups: as_recorded}}\n'),
         ("# nothing yet\n", Line("/text.head", "on", "y"), '# nothing yet\n\n"/text.head":\n  "on": "y"\n'),
     ],
-    ids=["empty", "no end of line", "carriage returns", "optional section", "over two lines", "words of YAML"],
+    ids=["empty", "no end of line", "carriage returns", "optional section", "over two lines", "several there", "several here", "words of YAML"],
 )  # fmt: skip
 def test_where_and_how(text: str, line: Line, expected: str) -> None:
     assert with_lines(text, "map.yaml", [line]) == expected

@@ -224,6 +224,24 @@ def test_a_module_that_returns_something_else_under_the_same_name() -> None:
     assert sorted(f"{tree.path(each.whole[0])}.weight" for each in found.weight_bundles) == sorted(weights)
 
 
+def test_parts_in_another_order() -> None:
+    a = net("D", "norm AdaLayerNormContinuous", "norm.linear", "block Block", "block.qkv")
+    found, _ = paired("exchanged", a, net("D", "norm.adaLN_modulation.1", "block.kvq"))
+    assert [(a.path(each.whole), each.order) for each in found.bundles] == [
+        ("norm.linear", (1, 0)), ("block.qkv", (1, 2, 0)),
+    ]  # fmt: skip
+
+
+def test_a_weight_that_is_a_norm_and_a_direction() -> None:
+    a = with_parameters(
+        net("W", "c Conv1d", "d Conv1d"), {"c.weight_g": (4, 1, 1), "c.weight_v": (4, 3, 2), "d.weight": (2,)}
+    )
+    parametrized = {f"c.parametrizations.weight.original{n}": shape for n, shape in ((0, (4, 1, 1)), (1, (4, 3, 2)))}
+    b = with_parameters(net("W", "c.parametrizations.weight", "d"), {**parametrized, "d.weight": (2,)})
+    found = of("weight_norm", a, b)
+    assert not found.notes and len(found.weight_bundles) == 2
+
+
 def test_rows_in_another_order() -> None:
     a, b = net("L", "attn Attention", "attn.wq", "attn.wk"), net("L", "attn.q_proj", "attn.k_proj")
     found, _ = paired("rotary", a, b, {"n_heads": 4, "n_kv_heads": 2})
@@ -259,6 +277,8 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "several",
         "several_here",
         "packed_on_both",
+        "exchanged",
+        "weight_norm",
         "parameters",
         "from",
         "reshape",

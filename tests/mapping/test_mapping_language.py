@@ -191,15 +191,20 @@ def test_a_question_mark_behind_a_name() -> None:
         ("qkv: {from: [q, k]}\n  qk: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
         ("params: {w?: v}", "line 2: not valid YAML (expected ',' or '}', but got '?'): in braces a name with ? needs quotes"),
         ("qkv: {to: qkv, split: {parts: 3}}", "line 2: A: qkv: split: groups is missing; expected parts, how many lie in it, "
-         "and groups, in how many groups here"),
+         "and groups, in how many groups here, or order, in which they lie there"),
         ("qkv: {to: qkv, split: {parts: 1, groups: 2}}", "line 2: A: qkv: parts: expected how many equal parts there are, or "
          "their sizes beside each other, such as [4, 1, 1]"),
         ("qkv: {to: qkv, split: {parts: [4, 0], groups: 2}}", "line 2: A: qkv: parts: expected how many equal parts there are, or "
          "their sizes beside each other, such as [4, 1, 1]"),
         ("qkv: {to: qkv, split: {parts: 3, groups: {her: 2}}}", "line 2: A: qkv: groups: her is not known; expected here or "
          "there"),
-        ("qkv: {to: qkv, split: {parts: 3, groups: 2, order: [0]}}", "line 2: A: qkv: split: order is not known; expected parts, "
-         "how many lie in it, and groups, in how many groups here"),
+        ("qkv: {to: qkv, split: {parts: 3, groups: 2, order: [0]}}", "line 2: A: qkv: order: expected each part once, by position (the "
+         "first is 0)"),
+        ("qkv: {to: qkv, split: {order: [0, 2]}}", "line 2: A: qkv: order: expected each part once, by position (the first is 0), "
+         "got '2'"),
+        ("qkv: {to: qkv, split: {groups: 2}}", "line 2: A: qkv: split says how several lie in one; here is only qkv"),
+        ("qkv: {to: qkv, split: {order: [1, 0], axis: 1}}", "line 2: A: qkv: split: axis is not known; expected parts, how many lie in "
+         "it, and groups, in how many groups here, or order, in which they lie there"),
         ("q: {to: q, rotary: 4}", "line 2: expected rotary: heads and here, got '4'"),
         ("q: {to: q, rotary: {heads: 4}}", "line 2: A: q: rotary: expected heads, how many, and here: interleaved or halves; here "
          "is missing"),

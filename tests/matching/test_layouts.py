@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probe.numbers.layouts import Layout, class_names, layout_of, qualified, state_name, unpacked
+from probe.numbers.layouts import Layout, class_names, counterpart, layout_of, recorded_kind, state_name, unpacked
+from probe.records import ModuleInfo
 
 ROWS = [
     ("paddle", "Linear", "weight", Layout("weight", (1, 0))),
@@ -57,20 +58,40 @@ def test_names_of_classes_are_qualified_and_in_the_order_of_lookup() -> None:
 
 
 FILES = [
-    ("torch", "/site-packages/torch/nn/modules/linear.py", "torch.Linear"),
-    ("torch", "/site-packages/transformers/pytorch_utils.py", "transformers.Linear"),
+    ("torch", "/site-packages/torch/nn/modules/linear.py", "torch.nn.modules.linear.Linear"),
+    ("torch", "/site-packages/transformers/pytorch_utils.py", "transformers.pytorch_utils.Linear"),
     ("torch", "/home/me/torch/my_linear.py", "else.Linear"),
+    ("torch", "/home/torch/me/nn/linear.py", "else.Linear"),
     ("torch", "", "Linear"),
-    ("paddle", "C:\\site-packages\\paddle\\nn\\layer\\common.py", "paddle.Linear"),
-    ("paddle", "/site-packages/paddle/distributed/fleet/layers/mpu/mp_layers.py", "paddle.Linear"),
-    ("mindspore", "/site-packages/mindspore/mint/nn/layer/basic.py", "mindspore.Linear"),
+    ("paddle", "C:\\site-packages\\paddle\\nn\\layer\\common.py", "paddle.nn.layer.common.Linear"),
+    ("paddle", "/site-packages/paddle/compat/nn/__init__.py", "paddle.compat.nn.__init__.Linear"),
+    ("mindspore", "/site-packages/mindspore/mint/nn/layer/basic.py", "mindspore.mint.nn.layer.basic.Linear"),
 ]
 
 
 @pytest.mark.parametrize(("framework", "file", "name"), FILES)
 def test_the_source_of_a_class_says_whose_it_is(framework: str, file: str, name: str) -> None:
-    assert qualified(framework, "Linear", file) == name
-    assert (layout_of("paddle", (name,), "weight").axes == (1, 0)) is (name in ("paddle.Linear", "Linear"))
+    kind = recorded_kind(framework, ModuleInfo("fc", "Linear", 0, file))
+    assert kind == (name,)
+    is_in_out = framework == "paddle" and "compat" not in file
+    assert (layout_of(framework, kind, "weight").axes == (1, 0)) is is_in_out
+
+
+LIKE_TORCH = [
+    ("paddle", "paddle.compat.nn.Linear", "Linear", "weight"),
+    ("mindspore", "mindspore.nn.layer.basic.Linear", "Linear", "weight"),
+    ("mindspore", "mindspore.nn.layer.embedding.EmbeddingExt", "Embedding", "weight"),
+    ("mindspore", "mindspore.mint.nn.layer.conv.Conv1d", "Conv1d", "weight"),
+    ("mindspore", "mindspore.mint.nn.layer.conv.ConvTranspose2d", "ConvTranspose2d", "weight"),
+    ("mindspore", "mindspore.mint.nn.layer.normalization.BatchNorm3d", "BatchNorm3d", "running_mean"),
+]
+
+
+@pytest.mark.parametrize(("framework", "name", "torch", "parameter"), LIKE_TORCH)
+def test_some_packages_have_torchs_classes(framework: str, name: str, torch: str, parameter: str) -> None:
+    mine = ("my.net.Own", name)
+    assert layout_of(framework, mine, parameter) == Layout(parameter)
+    assert counterpart(framework, mine, "torch") == torch
 
 
 def test_packed_attention() -> None:
@@ -80,6 +101,8 @@ def test_packed_attention() -> None:
         assert unpacked(framework, ("MultiheadAttention",), "k_proj_weight") == ("k_proj.weight",)
         assert unpacked(framework, ("MultiheadAttention",), "bias_k") == ()
     assert unpacked("paddle", ("MultiHeadAttention",), "in_proj_weight") == ()
+    assert unpacked("paddle", ("paddle.compat.nn.transformer.MultiheadAttention",), "in_proj_weight") == weights
+    assert unpacked("paddle", ("else.MultiheadAttention",), "in_proj_weight") == ()
     assert unpacked("torch", ("Linear",), "in_proj_weight") == ()
 
 

@@ -361,3 +361,19 @@ def test_trees_of_twenty_thousand_modules() -> None:
     assert time.process_time() - begin < 5
     assert len(a) > 20_000 and len(found.pairs) == len(a) and len(found.bundles) == 3_400
     assert found.only_a == found.only_b == ()
+
+
+def test_a_line_that_pairs_something_is_no_line_that_does_nothing() -> None:
+    classes = {
+        "": "Net",
+        "0": "Block",
+        "0.norm": "Norm",
+        "0.fc": "Linear",
+        "1": "Block",
+        "1.norm": "Norm",
+        "1.fc": "Linear",
+    }
+    other = {path.replace("fc", "proj"): name for path, name in classes.items() if path != "1.fc"}
+    found = matched(tree(classes), tree(other), {"Block": {"fc": "proj", "norm": "nothing"}}, Direction.A_TO_B)
+    assert ["1.fc" in str(each) or "proj" in str(each) for each in found.notes] == [True, False]
+    assert [str(each) for each in found.mistaken] == [str(found.notes[1])] and "nothing" in str(found.mistaken[0])

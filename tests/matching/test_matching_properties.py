@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching, direction_of, match
 from probe.structure.tree import Tree
 from tests.trees import tree
+
+pytestmark = pytest.mark.thorough
 
 Drawn = tuple[Tree, Tree, Any]
 NAMES = ["a", "b", "module", "0", "1", "b1"]

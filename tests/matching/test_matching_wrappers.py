@@ -84,6 +84,48 @@ def test_a_template_says_the_same_whatever_wraps_the_models(
     assert {(p.b, p.a) for p in turned.pairs} == {(p.a, p.b) for p in found.pairs}
 
 
+UNKNOWN = {
+    "unknown": [("TrainedModel", "net")],
+    "DDP of an unknown one": [("DistributedDataParallel", "module"), ("TrainedModel", "net")],
+    "unknown, of the usual name": [("TrainedModel", "module")],
+}
+
+
+def held(classes: dict[str, str], around: list[tuple[str, str]]) -> Tree:
+    """Return a tree of models in wrappers of any class, each with the name of what it holds."""
+    for name, inner in reversed(around):
+        classes = {"": name, **{f"{inner}.{path}".rstrip("."): each for path, each in classes.items()}}
+    return tree(classes)
+
+
+@pytest.mark.parametrize("file", ["template-qwen2.5-mindspeed-llm.yaml", "template-qwen2.5-llamafactory.yaml"])
+@pytest.mark.parametrize("known", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize("unknown", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_line_that_pairs_a_wrapper_with_one_of_an_unknown_class(
+    file: str, unknown: list[tuple[str, str]], known: list[str]
+) -> None:
+    """The template's first line is one, with the name that the unknown one gives to what it holds."""
+    name = unknown[-1][1]
+    text = (
+        (DATA / file)
+        .read_text()
+        .replace("0.module: module", f"0.module: {name}")
+        .replace("module: 0.module", f"{name}: 0.module")
+    )
+    megatron, qwen2 = wrapped(MEGATRON, known), held(QWEN2, unknown)
+    found = match(megatron, qwen2, parse_mapping(text, "m.yaml"), nothing, nothing)
+    lacking = ("linear_fc1: up_proj", "up_proj: linear_fc1")
+    assert [text for text in found.warnings if not any(each in text for each in lacking)] == []
+    ends = {megatron.path(p.a): qwen2.path(p.b).removeprefix(qwen2.path(len(unknown))).lstrip(".") for p in found.pairs}
+    assert {bare(a): b for a, b in ends.items() if megatron.wrapped(megatron.by_path[a]) is None} == PAIRS
+
+
+def test_a_model_that_holds_one_other_is_no_wrapper_unless_a_line_says_so() -> None:
+    tied = {path: name for path, name in QWEN2.items() if path != "lm_head"}  # its head is the embedding
+    found = matched(tree(tied), tree(tied), {"TopLayer": {"model": "model"}})
+    assert len(found.pairs) == len(tied)
+
+
 @pytest.mark.parametrize("around", WRAPPED.values(), ids=WRAPPED)
 def test_paths_that_begin_with_wrappers(around: list[str]) -> None:
     """The library's file for Qwen2.5-VL begins as this one does."""

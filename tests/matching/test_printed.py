@@ -104,6 +104,12 @@ def test_a_paddle_model() -> None:
     assert found["lstm.0.cell.weight_ih"][0] == (16, 3)
 
 
+def test_the_linear_that_paconvert_writes_tells_of_its_bias() -> None:
+    text = "N(\n  (fc): Linear(in_features=3, out_features=4, bias=True)\n)"
+    found = {p.names[0]: (p.shape, p.axes) for p in read_printed(text, "m", "paddle").parameters}
+    assert found == {"fc.weight": ((4, 3), ()), "fc.bias": ((4,), ())}
+
+
 def test_a_mindspore_model_in_both_forms_of_its_print() -> None:
     gamma = "Parameter (name=ln.gamma, shape=(4,), dtype=Float32, requires_grad=True)"
     mean = "Parameter (name=ln.moving_mean, shape=(4,), dtype=Float32, requires_grad=False)"
@@ -127,6 +133,42 @@ def test_a_list_of_models() -> None:
     text = "[A(\n  (x): Linear(in_features=1, out_features=2, bias=False)\n), B(\n  (y): ReLU()\n), C()]"
     found = [(module.path, module.class_name) for module in read_printed(text, "m").modules]
     assert found == [("", "list"), ("0", "A"), ("0.x", "Linear"), ("1", "B"), ("1.y", "ReLU"), ("2", "C")]
+
+
+AROUND = {
+    "text before": "Loading (a) model ...\n>>> print(model)\nuse Foo(x) please\n{}",
+    "text behind": "{}\nTraining begins (now)\nFoo(bar)\n>>>",
+    "a fence": "```\n{}\n```\n",
+    "a log's line": "2026-01-01 12:00:00,1 - INFO - model: {}\n1/2 (50 %)",
+    "a notebook": "Out[3]: {}",
+    "Windows": "{}\r\n",
+}
+MARKS = {"comments": "# ", "a rank": "[rank0]:", "a shell's": "[default0]: ", "blanks": "    "}
+
+
+@pytest.mark.parametrize("case", AROUND)
+def test_text_before_and_behind_a_model_is_left_out(case: str) -> None:
+    assert read_printed(AROUND[case].format(TORCH), "m") == read_printed(TORCH, "m")
+
+
+@pytest.mark.parametrize("mark", MARKS.values())
+def test_a_mark_before_each_line_is_left_out(mark: str) -> None:
+    lines = [f"{mark}{line}" for line in TORCH.splitlines()]
+    text = "\n".join([f"{mark}the model".rstrip(), mark.rstrip(), *lines, f"{mark}and so on", "x = 1"])
+    assert read_printed(text, "m") == read_printed(TORCH, "m")
+
+
+def test_text_between_the_lines_of_a_model_is_left_out() -> None:
+    lines = TORCH.splitlines()
+    warned = "\n".join(f"{line}\nWARNING: x (y)) is old" if at in (2, 8, 13) else line for at, line in enumerate(lines))
+    assert read_printed(warned, "m") == read_printed(TORCH, "m")
+    ranks = "\n".join(f"[rank0]: {line}\n[rank1]: {line}" for line in lines)
+    assert read_printed(ranks, "m") == read_printed(TORCH, "m")
+
+
+def test_a_second_model_behind_text_is_no_part_of_the_first() -> None:
+    with pytest.raises(FormatError, match="a second model"):
+        read_printed(f"{TORCH}\nand\n{TORCH}", "m")
 
 
 def test_the_published_trees() -> None:

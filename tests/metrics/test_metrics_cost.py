@@ -79,6 +79,7 @@ print(found.rel_l2, found.max_abs, found.max_abs_at, peak[1], sep=";")
 """ru_maxrss would not do: a child begins with its parent's"""
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
     "shapes",

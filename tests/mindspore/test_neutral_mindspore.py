@@ -104,6 +104,60 @@ def test_a_plain_training_repeats_itself(name: str) -> None:
     assert len(plain(name).losses) >= zoo.STEPS and plain(name).weights
 
 
+class Failing(nn.Cell):
+    """A net of which an operation fails where it is told to: MindSpore finds that out later, and raises it once."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.a, self.b, self.where = nn.Dense(8, 8), nn.Dense(8, 2), where
+
+    def construct(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        if self.where == "forward":
+            fail(h)
+        return self.b(Late()(h) if self.where == "backward" else h)
+
+
+class Late(nn.Cell):
+    def construct(self, x: Tensor) -> Tensor:
+        return x * 2
+
+    def bprop(self, x: Tensor, output: Tensor, gradient: Tensor) -> tuple[Tensor]:
+        fail(x)
+        return (gradient * 2,)
+
+
+def fail(x: Tensor) -> Tensor:
+    return mindspore.ops.gather(x, Tensor([0, 99], mindspore.int32), 0)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "gradients", "step", "loss", "log", "stop"])
+@pytest.mark.parametrize("task", ["statistics", "norms", "structure"])
+def test_an_operation_that_fails_later_still_ends_the_program(
+    task: str, where: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    net = Failing(where)
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    gradients = mindspore.value_and_grad(lambda x: (net(x) ** 2).mean(), None, optimizer.parameters)
+    x = mindspore.ops.ones((4, 8))
+    probe.start(net, tmp_path / "a.h5", task=task, quiet=True)
+    with pytest.raises(RuntimeError, match="'input_indices' should be in the range"):
+        loss, found = gradients(x)
+        if where == "gradients":
+            fail(x)
+        optimizer(found)
+        if where in ("step", "loss", "stop"):
+            loss = fail(x)[0, 0]
+        if where == "log":
+            probe.log("failed", fail(x))
+        if where in ("step", "loss"):
+            probe.step(**({"loss": loss} if where == "loss" else {}))
+        probe.stop()
+        pytest.fail("nobody was told")
+    probe.stop()
+    assert not [each for each in recwarn if "not recorded" in str(each.message) or "could not" in str(each.message)]
+
+
 WAYS = [(name, "statistics", False) for name in CASES] + [(name, "tensor", True) for name in CASES]
 WAYS += [("mlp", "norms", False), ("mlp", "structure", True)]
 

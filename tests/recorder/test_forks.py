@@ -15,6 +15,7 @@ import probe
 from benchmarks import kill
 from probe.store.reading.reader import Reader
 from probe.store.writing.writer import Writer
+from tests.limits import HANGS
 from tests.rows import INFO
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -73,7 +74,7 @@ def train(path: Path, between: str = "forked", child: str = "pass", status: int 
     code = SCRIPT.format(steps=STEPS, child=child, status=status, between=between)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -143,7 +144,7 @@ def test_a_fork_waits_until_the_writer_has_done_what_it_is_at(tmp_path: Path) ->
         ended.set()
 
     writer._queue.put(job)
-    assert begun.wait(20)
+    assert begun.wait(HANGS)
     child = os.fork()
     if not child:
         os._exit(not ended.is_set())
@@ -188,7 +189,7 @@ for step in range(8):
     child = os.fork()
     if not child:
         sys.exit(0)
-    for _ in range(500):
+    for _ in range(LIMIT):
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             break
@@ -204,8 +205,8 @@ writer.close()
 def test_forks_while_the_writer_is_busy(tmp_path: Path) -> None:
     """A process that was forked while a thread was inside HDF5 would find it locked for ever, or half way through."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", BUSY, str(tmp_path / "a.h5")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    command = [sys.executable, "-c", BUSY.replace("LIMIT", str(100 * HANGS)), str(tmp_path / "a.h5")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     with Reader(tmp_path / "a.h5") as reader:
         assert len(reader.steps) == 8 and len(reader.records) == 800

@@ -24,6 +24,7 @@ from probe.store.writing.disk import Disk
 from probe.store.writing.writer import Writer
 from probe.testing import Recording, sample
 from tests.interrupting import ENDS, PARTS, finished, interrupt_everywhere
+from tests.limits import HANGS
 from tests.rows import INFO, add_record, end_step
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,7 @@ def hooks(model: nn.Module) -> int:
     return count + sum(len(m.pre_hooks) + len(m.post_hooks) for _, m in model.modules())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from within a weak reference
 @pytest.mark.parametrize("part", PARTS)
 def test_an_interrupt_anywhere_in_probe(part: str, tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_rows_that_an_interrupt_may_have_torn_are_not_written(tmp_path: Path, mo
     end_step(writer)
     written = threading.Event()
     writer._queue.put(written.set)
-    assert written.wait(20)
+    assert written.wait(HANGS)
     add_record(writer, sample((3,), 1), step=1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(writer._queue, "put", interrupted)
@@ -224,7 +226,9 @@ for _ in range(3):
 def run(code: str, folder: Path, mode: str = "recorded") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", PROGRAM + code, mode]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=HANGS, check=False, env=environment
+    )
 
 
 CLOSED, ABORTED = StepState.CLOSED, StepState.ABORTED

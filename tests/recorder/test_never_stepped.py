@@ -15,6 +15,7 @@ import probe
 from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.errors import ProbeWarning, RecordingError
 from probe.testing import sample
+from tests.limits import HANGS
 from tests.long_runs import Net, Training, alone  # noqa: F401
 
 # Steps that were never told apart, and objects that are no optimizer
@@ -103,7 +104,7 @@ def test_a_program_that_ends_without_step_is_told_too() -> None:
         "from probe.testing import sample\nnet = nn.Linear(3, 2)\nprobe.start(net, 'a.h5')\n"
         "for _ in range(4): net(Tensor(sample((4, 3))))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode == 0 and done.stderr.count(message(4)) == 1 and "Traceback" not in done.stderr
 
 

@@ -23,6 +23,7 @@ from probe.messages import LOGGER
 from probe.records import StepState
 from probe.store.reading.reader import Reader
 from probe.testing import sample
+from tests.limits import HANGS
 
 ROOT = Path(__file__).parents[2]
 JOBS = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
@@ -205,6 +206,22 @@ def test_without_a_path_the_name_is_said(dump: str | None, monkeypatch: pytest.M
     assert said == [f"recording to {path}"]
 
 
+@pytest.mark.parametrize("overwrite", ["", "1"])
+@pytest.mark.parametrize("path", [None, "folder"])
+def test_runs_that_begin_in_one_second_all_record(
+    path: str | None, overwrite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("folder").mkdir()
+    monkeypatch.setenv("PROBE_OVERWRITE", overwrite)
+    monkeypatch.setattr("probe.targets.time.strftime", lambda form: "probe-20260102-030405.h5")
+    found = []
+    for _ in range(3):
+        found.append(probe.start(model(), path))
+        probe.stop()
+    assert [each.name for each in found] == [f"probe-20260102-030405{number}.h5" for number in ("", "-2", "-3")]
+    assert len({Reader(each).info.run_id for each in found}) == 3
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["argument", "variable"])
 @pytest.mark.parametrize("name", ["x.h5", "with space.hdf5", "folder", "no_suffix"])
 def test_where_it_goes(
@@ -343,7 +360,7 @@ train()
 def python(code: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=False, env=environment
     )
 
 

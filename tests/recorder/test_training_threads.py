@@ -12,6 +12,7 @@ from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor
 from probe.testing import Recording
 from tests.faults import batch, block, ended, said  # noqa: F401
+from tests.limits import HANGS
 
 # ---- threads -------------------------------------------------------------------------------------------
 
@@ -23,7 +24,7 @@ def test_a_model_that_runs_while_another_thread_calls_step(tmp_path: Path) -> No
         x = module.before(x)
         if not inside.is_set():
             inside.set()
-            go_on.wait(20)
+            go_on.wait(HANGS)
         return module.after(x)
 
     model = block(forward, before=nn.Linear(4, 4), after=nn.Linear(4, 4))
@@ -32,7 +33,7 @@ def test_a_model_that_runs_while_another_thread_calls_step(tmp_path: Path) -> No
         probe.start(model, tmp_path / "a.h5")
         thread = threading.Thread(target=lambda: model(batch()))
         thread.start()
-        inside.wait(20)
+        inside.wait(HANGS)
         probe.step()
         go_on.set()
         thread.join()

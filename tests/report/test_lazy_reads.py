@@ -14,6 +14,7 @@ import pytest
 
 import probe
 from probe.store import schema
+from tests.limits import HANGS
 from tests.toys import gpt, record
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
@@ -51,7 +52,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def look(small: Path, path: Path) -> dict[str, object]:
     """Open a recording in a process of its own, look at it and at one module; return what that cost."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, str(small), str(path)], capture_output=True, text=True, cwd=REPO, timeout=300
+        [sys.executable, "-c", LOOK, str(small), str(path)], capture_output=True, text=True, cwd=REPO, timeout=HANGS
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

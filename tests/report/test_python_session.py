@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,147 @@ def test_a_session_with_a_recording(run: Recording) -> None:
     assert repr(output) == f"<{NORM} output 0, step 0: float32 [2, 6, 16], rms {output.rms:.6g}, values>"
     assert len(repr(run.info)) < 300
     assert run and bool(run[NORM].output[0])
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("steps") / "long.h5", steps=3, task="tensor")
+
+
+USES: dict[str, Callable[[Recording, Any], object]] = {
+    "values": lambda run, tensor: tensor.values(),
+    "an array": lambda run, tensor: np.asarray(tensor),
+    "a part": lambda run, tensor: tensor[0],
+    "a picture of a tensor": lambda run, tensor: tensor.plot(),
+    "a picture of a run": lambda run, tensor: run.plot("weights"),
+    "a module": lambda run, tensor: run["layers.0.mlp.up"],
+    "a step": lambda run, tensor: run[0][NORM],
+    "parameters": lambda run, tensor: run.parameters,
+    "scalars": lambda run, tensor: run.scalars,
+    "notes": lambda run, tensor: run.notes,
+    "optimizers": lambda run, tensor: run.optimizers,
+    "a batch": lambda run, tensor: run.batch(0),
+    "a page": lambda run, tensor: run.save("run.html"),
+    "a table": lambda run, tensor: run.table(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "still written"])
+def test_what_outlives_its_recording_says_so(
+    use: str, is_whole: bool, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """One whose program was killed would be opened anew, as if its writer had changed it."""
+    path = Path(shutil.copy(files[0], tmp_path / "a.h5"))
+    with h5py.File(path, "r+") as file:
+        file.attrs["closed"] = is_whole
+    with probe.open(path) as run:
+        tensor = run[NORM].output[0]
+    with pytest.raises(
+        StoreError, match=r"a\.h5 was closed, by close\(\) or at the end of its with block: .* probe\.open"
+    ):
+        USES[use](run, tensor)
+    assert repr(run).endswith("1 step, closed>") and run._repr_html_() is None
+    assert repr(tensor) and tensor._repr_html_() and run.info.framework == "numpy"
+
+
+def test_batches_that_were_closed_say_so(tmp_path: Path) -> None:
+    probe.save_batches([{"x": np.ones(2)}], tmp_path / "batches")
+    batches = probe.load_batches(tmp_path / "batches")
+    batches.close()
+    with pytest.raises(StoreError, match=r"was closed, .* open it again with probe\.load_batches"):
+        batches[0]
+
+
+def test_records_are_chosen_by_where_they_were_seen(long: Path) -> None:
+    with probe.open(long) as run:
+        records = run[NORM]
+        assert records.param["weight"] is records.param[0] or records.param["weight"] == records.param[0]
+        assert [each.step for each in records.output.sel(step=[0, 2])] == [0, 2]
+        assert [each.step for each in records.output.sel(step=slice(1, None))] == [1, 2]
+        one = records.sel(step=1, phase="forward", role=probe.records.Role.OUTPUT, slot=0)
+        assert [(each.step, each.role.label) for each in one] == [(1, "output")]
+        assert run[1][NORM].output == run.sel(step=1)[NORM].output == one
+        assert set(run[2]) == set(run) and sum(map(len, run[2].values())) == len(run[2].table())
+        assert {each.step for each in run.sel(step=slice(1, 2))["layers.*"]} == {1, 2}
+        for wrong, text in (
+            (lambda: records.sel(step=9), r"nothing here has step 9; there is 0, 1, 2"),
+            (lambda: records.param["wieght"], r"nothing here has slot 'wieght'; there is weight"),
+            (lambda: run[9], r"long\.h5 has no step 9; its steps are 0, 1, 2"),
+            (lambda: run[1.5], r"\[1\.5\]: expected the path of a module or a glob, got float"),  # type: ignore[call-overload]
+        ):
+            with pytest.raises(NotRecordedError, match=text):
+                wrong()
+        with pytest.raises(
+            ConfigError, match=r"sel\(layer=…\) is not known; expected step, micro, call, phase, role, slot"
+        ):
+            records.sel(layer=3)
+
+
+def test_a_recording_has_its_settings(long: Path) -> None:
+    with probe.open(long) as run:
+        assert run.config == run.info.model_config
+        assert list(run.optimizers) == [0, 1, 2]
+        group = run.optimizers[1][0]
+        assert group.class_name == "AdamW" and group.hyper["lr"] == 1e-3
+        assert run.parameters[group.parameters[0]].names
+
+
+def test_a_recording_as_a_table(long: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    with probe.open(long) as run:
+        table, part = run.table(), run[1].table()
+        assert isinstance(table, pandas.DataFrame) and len(table) == run.observations
+        assert part.equals(table[table.step == 1].reset_index(drop=True))
+        row = table[(table.path == NORM) & (table.role == "output") & (table.step == 2)].iloc[0]
+        seen = run[2][NORM].output[0]
+        assert (row["norm"], row["dtype"], row["shape"], row["slot"]) == (
+            seen.norm,
+            seen.dtype,
+            str(list(seen.shape)),
+            seen.slot,
+        )
+        assert row["class"] == "RMSNorm" and row.phase == "forward" and row.has_values
+
+
+def test_steps_are_a_dimension(long: Path, files: tuple[Path, Path], answer: Comparison) -> None:
+    pytest.importorskip("xarray")
+    with probe.open(long) as run:
+        found = run["layers.0.mlp.up"].param.sel(phase="update", slot="weight").to_xarray()
+        assert found.sizes == {"step": 3, "out": 32, "in": 16} and found.step.values.tolist() == [0, 1, 2]
+        assert np.array_equal(found.sel(step=2), run[2]["layers.0.mlp.up"].param["weight"].values())
+        assert found.attrs["path"] == "layers.0.mlp.up" and "step" not in found.attrs
+        with pytest.raises(
+            ConfigError, match=r"needs one tensor of one shape in each step, got \d+ tensors: .* param weight"
+        ):
+            run["layers.0.mlp.up"].to_xarray()
+    assert answer[NORM].output.to_xarray().a.sizes["step"] == 1
+
+
+def test_functions_take_recordings_that_are_open(files: tuple[Path, Path], answer: Comparison) -> None:
+    with probe.open(files[0]) as a, probe.open(files[1]) as b:
+        assert probe.compare(a, b).verdict == probe.compare(a, str(files[1])).verdict == answer.verdict
+        assert probe.curves(a, b).verdict == probe.curves(*files).verdict
+        assert probe.open(a).path == files[0]
+    for given, kind in ((3, "builtins.int"), (None, "builtins.NoneType"), (gpt(), r"[\w.]+\.\w+")):
+        with pytest.raises(ConfigError, match=rf"expected a path, or a recording that probe\.open opened, got {kind}"):
+            probe.compare(given, files[1])  # type: ignore[arg-type]
+
+
+def test_an_answer_is_true_if_it_is_aligned(files: tuple[Path, Path], answer: Comparison, tmp_path: Path) -> None:
+    aligned = probe.compare(files[0], record(tmp_path / "again.h5", task="tensor"))
+    undecided = probe.compare(files[0], files[0])
+    assert aligned and not answer and not undecided
+    aligned.assert_aligned()
+    with pytest.raises(AssertionError, match=f"DIVERGED(.|\\n)*{NORM}"):
+        answer.assert_aligned()
+    with pytest.raises(AssertionError, match="UNDECIDED"):
+        undecided.assert_aligned()
+    assert answer[NORM].output[0].rel_l2 == answer[NORM].output[0].metrics.rel_l2 > 0
+    rates = [0.1, 0.2]
+    assert probe.compare_schedules(rates, rates) and not probe.compare_schedules(rates, [0.1, 0.3])
+    batch = {"x": np.ones(2)}
+    assert probe.compare_batches([batch], [batch]) and not probe.compare_batches([batch], [{"x": np.zeros(2)}])
 
 
 def test_a_session_with_an_answer(answer: Comparison) -> None:

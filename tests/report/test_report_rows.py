@@ -33,13 +33,48 @@ def test_what_b_alone_has_stands_behind_what_it_follows() -> None:
     assert found == [
         "root | root paired",
         "  - | first uncalled",
-        "  - | new unmatched",
-        "    - | new.inner uncalled",
         "  m | - unmatched",
         "    m.x | x paired",
+        "    - | new unmatched",
+        "      - | new.inner uncalled",
         "    m.y | y paired",
         "  head | out paired",
         "  - | last unmatched",
+    ]
+
+
+def test_what_follows_a_holder_that_b_alone_has_follows_what_is_in_it() -> None:
+    a = tree("", "model", "model.words", "model.layers", "model.norm", "head")
+    b = tree(
+        "",
+        "embedding",
+        "embedding.words",
+        "rotary",
+        "decoder",
+        "decoder.layers",
+        "decoder.dropout",
+        "decoder.norm",
+        "out",
+    )
+    pairs = {
+        "": "",
+        "model.words": "embedding.words",
+        "model.layers": "decoder.layers",
+        "model.norm": "decoder.norm",
+        "head": "out",
+    }
+    found = shown(a, b, pairs, (set(), {"embedding", "rotary", "decoder", "decoder.dropout"}))
+    assert found == [
+        "root | root paired",
+        "  - | embedding unmatched",
+        "  model | - uncalled",
+        "    model.words | embedding.words paired",
+        "    - | rotary unmatched",
+        "    - | decoder unmatched",
+        "    model.layers | decoder.layers paired",
+        "    - | decoder.dropout unmatched",
+        "    model.norm | decoder.norm paired",
+        "  head | out paired",
     ]
 
 

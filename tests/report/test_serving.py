@@ -25,9 +25,13 @@ from click.testing import CliRunner
 import probe
 from probe.commands.cli import main
 from probe.errors import ConfigError, ProbeError
+from probe.mapping.adding import Line
 from probe.report import serving
 from probe.report.serving import Server, Session
+from tests.fusing import apart, together
+from tests.limits import HANGS
 from tests.report.reading import MAPPING, document_in, recorded
+from tests.toys import record
 
 PARTIAL = """\
 # by hand
@@ -62,7 +66,7 @@ class Client:
         self, method: str = "GET", path: str | None = None, body: bytes | str | None = None, **headers: str
     ) -> tuple[int, str]:
         """Return status and text of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=HANGS)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, self.path if path is None else path, body, headers)
         answer = connection.getresponse()
@@ -152,6 +156,8 @@ def test_it_listens_on_this_machine_alone(client: Client) -> None:
     ("sent", "status"),
     [
         ([], 400), (["norm2: ln2"], 400), ([{**LINE, "file": "/x.yaml"}], 400), ([{"section": "Block"}], 400),
+        ([{**LINE, "target": ["ln2"]}], 400), ([{**LINE, "target": ["ln1", 3]}], 400), ([{**LINE, "target": ["x"] * 65}], 400),
+        ([{**LINE, "key": ["a", "b"], "target": ["c", "d"]}], 400), ([{**LINE, "section": ["Block", "Port"]}], 400),
         ([{**LINE, "target": 3}], 400), ([{**LINE, "key": ""}], 400), ([{**LINE, "key": "x" * 20_001}], 400), ([LINE] * 1001, 400),
         ([LINE, LINE], 422), ([{**LINE, "key": "norm1"}], 422), ([{**LINE, "target": "{i}"}], 422),
     ],
@@ -251,9 +257,9 @@ def _umask() -> int:
 @pytest.mark.parametrize(
     ("mapping", "save_to", "message"),
     [
-        (None, None, "--serve saves pairs into a layer mapping, and there is none yet: name the file with --save-to FILE"),
-        ("megatron-core/qwen2", None, "--serve saves pairs into a layer mapping, and megatron-core/qwen2 comes with probe and is not "
-         "changed: name the file with --save-to FILE"),
+        (None, None, "layer_mapping.yaml is there already: give it as -lm layer_mapping.yaml to add to it, or name a new file with --save-to"),
+        ("megatron-core/qwen2", None, "layer_mapping.yaml is there already: give it as -lm layer_mapping.yaml to add to it, or name a new "
+         "file with --save-to"),
         (None, "map.yaml", "map.yaml is there already: give it as -lm map.yaml to add to it, or name a new file"),
         ("megatron-core/qwen2", "map.yaml", "map.yaml is there already: give it as -lm map.yaml to add to it, or name a new file"),
         ("nosuch.yaml", "new.yaml", "there is no layer mapping nosuch.yaml: neither a file nor the name of one"),
@@ -264,20 +270,79 @@ def test_which_file_may_be_written(
     mapping: str | None, save_to: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("map.yaml").write_text("# mine\n", encoding="utf-8")
+    for name in ("layer_mapping.yaml", "map.yaml"):
+        Path(name).write_text("# mine\n", encoding="utf-8")
     with pytest.raises(ProbeError) as raised:
         Session(lambda _: pytest.fail("nothing is compared yet"), mapping, save_to)
     assert str(raised.value).startswith(message)
-    assert [path.name for path in tmp_path.iterdir()] == ["map.yaml"]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "layer_mapping.yaml": "# mine\n",
+        "map.yaml": "# mine\n",
+    }
+
+
+def test_without_a_file_a_new_one_is_written(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = Session(lambda used: probe.compare(*runs, mapping=used, min_confidence=1), None, None)
+    assert session.file == tmp_path / "layer_mapping.yaml" and not session.file.exists()
+    session.save([Line("TopLayer", "head", "output")])
+    assert "head: output" in session.file.read_text(encoding="utf-8")
+    session.file.unlink()
+    assert Session(lambda _: session.comparison, "megatron-core/qwen2", None).file == session.file
+
+
+@pytest.mark.parametrize("whole", ["a", "b"])
+def test_several_parts_of_one_are_saved(whole: str, tmp_path: Path) -> None:
+    models = (together(), apart()) if whole == "a" else (apart(), together())
+    fused = [record(tmp_path / f"{name}.h5", model) for name, model in zip("ab", models, strict=True)]
+    session = Session(
+        lambda used: probe.compare(*fused, mapping=used, min_confidence=1), None, str(tmp_path / "new.yaml")
+    )
+    client = Client(session)
+    names = [["q", "k", "v"], ["gate", "up"]]
+    lines = (
+        [
+            {"section": "Together", "key": "qkv", "target": names[0]},
+            {"section": "TogetherMLP", "key": "gate_up", "target": names[1]},
+        ]
+        if whole == "a"
+        else [
+            {"section": "Apart", "key": names[0], "target": "qkv"},
+            {"section": "MLP", "key": names[1], "target": "gate_up"},
+        ]
+    )
+    assert client.save(*lines) == (200, "{}")
+    assert session.comparison.verdict.value == "aligned" and session.comparison.left_out == ()
+    client.server.shutdown()
 
 
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
     for options, message in (
         (["--serve", "-o", "x.html"], "--serve keeps no page: expected it or -o, not both"),
         (["--save-to", "x.yaml"], "--save-to and --port are for --serve"),
+        (["-i", "compare.json"], "-i compare.json names both recordings: expected it, or A and B"),
     ):
         done = CliRunner().invoke(main, ["view", "a.h5", "b.h5", *options])
         assert done.exit_code == 3 and message in done.output
+    done = CliRunner().invoke(main, ["view", "a.h5", "--serve", "--noise", "a2.h5", "--step", "1"])
+    assert done.exit_code == 3
+    assert "--noise, --serve: for two recordings, and one was given: expected probe view A B" in done.output
+
+
+def test_view_takes_what_compare_takes() -> None:
+    """But how a text is written, and what is shown in its place."""
+    of = {name: {each.name for each in main.get_command(None, name).params} for name in ("compare", "view")}
+    assert of["compare"] - of["view"] == {"style", "top", "verbose", "why"}
+
+
+def test_view_passes_them_on(tmp_path: Path, runs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROWSER", "true")
+    (tmp_path / "map.yaml").write_text(json.dumps(MAPPING), encoding="utf-8")
+    command = ["view", *map(str, runs), "-lm", str(tmp_path / "map.yaml"), "-o", str(tmp_path / "x.html")]
+    assert CliRunner().invoke(main, command).exit_code == 1
+    assert CliRunner().invoke(main, [*command, "--steps", "7:0"]).exit_code == 2, "they have no step in common"
 
 
 def test_a_port_that_is_taken(client: Client) -> None:
@@ -301,32 +366,32 @@ def test_ctrl_c_ends_it(tmp_path: Path, runs: tuple[Path, Path]) -> None:
     address = running.stderr.readline()
     assert address.startswith("http://127.0.0.1:")
     assert running.stderr.readline() == f"pairs are saved in {tmp_path.resolve() / 'map.yaml'}; Ctrl+C ends\n"
-    with urllib.request.urlopen(address.strip(), timeout=120) as answer:  # from then on it serves
+    with urllib.request.urlopen(address.strip(), timeout=HANGS) as answer:  # from then on it serves
         assert answer.status == 200
     running.send_signal(signal.SIGINT)
-    assert running.communicate(timeout=120)[1] == "" and running.returncode == 1
+    assert running.communicate(timeout=HANGS)[1] == "" and running.returncode == 1
 
 
 def test_a_request_that_trickles_in_is_ended(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte now and then keeps no connection open."""
     monkeypatch.setattr(serving, "_SECONDS", 0.5)
     with socket.create_connection(("127.0.0.1", client.server.server_port)) as connection:
-        began = time.monotonic()
+        end = time.monotonic() + HANGS
         with contextlib.suppress(OSError):
-            while time.monotonic() - began < 5:
+            while time.monotonic() < end:
                 connection.sendall(b"x")
                 connection.settimeout(0.1)
                 with contextlib.suppress(TimeoutError):
                     if not connection.recv(1):
                         break
-        assert time.monotonic() - began < 3
+        assert time.monotonic() < end
 
 
 def test_no_more_connections_than_there_is_room_for(client: Client) -> None:
     """Those beyond are closed at once, and there is room again when others end."""
     address = "127.0.0.1", client.server.server_port
     held = [socket.create_connection(address) for _ in range(serving._MOST_CONNECTIONS)]
-    with socket.create_connection(address, timeout=10) as connection:
+    with socket.create_connection(address, timeout=HANGS) as connection:
         assert connection.recv(1) == b""
     for each in held:
         each.close()

@@ -30,6 +30,8 @@ from probe.report import branch
 from probe.report.plots import pair
 from probe.reproducibility import perturbing
 
+pytestmark = pytest.mark.thorough
+
 REPO = Path(__file__).parents[2]
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -74,6 +76,9 @@ def recorded(model: Any, task: TaskName = "tensor") -> Path | None:
 def looked_into() -> None:
     with probe.open("a.h5") as run:
         assert_type(run, Recording)
+        assert_type(run[0]["layers.0"].param["weight"], Observed)
+        assert_type(run.sel(step=[0, 1])["layers.0"].sel(step=1, role="output"), ModuleRecords)
+        probe.compare(run, "b.h5").assert_aligned()
         if "layers.0" in run and len(run) > 1:
             assert_type(list(run), list[str])
         for module in run:
@@ -135,6 +140,7 @@ def of_models(model: Any, other: Any, optimizer: Any) -> list[Comparison]:
         probe.replay(model, "a.h5", weights="b"),
         probe.replay_gradients(model, optimizer, "a.h5", weights="a"),
         probe.auto_diff(other, model, {"x": 1}, phases="forward", compare_mode="mean", rtol=0.01),
+        probe.auto_diff(other, model, {"x": 1}, auto_weights=True, options={"atol": 0.1}, diff_phase="backward"),
     ]
 
 
@@ -169,7 +175,7 @@ SLIPS = {
     'probe.replay(model, "a.h5", weights="c")': "weights",
     'probe.auto_diff(model, model, phases="backward")': "phases",
     'probe.auto_diff(model, model, compare_mode="max")': "compare_mode",
-    "probe.auto_diff(model, model, loss_fn=None)": "loss_fn",
+    "probe.auto_diff(model, model, loss_func=None)": "loss_func",
     "probe.comparee": "comparee",
     "run.module": "module",
     'run["x"].outputs': "outputs",
@@ -363,11 +369,14 @@ ANSWERS = [
 OF_OTHERS = {
     "Comparison.plot",
     "Comparison.table",
+    "ModuleRecords.to_xarray",
     "Observed.plot",
     "Observed.to_xarray",
     "Recording.plot",
+    "Recording.table",
     "SlotResult.plot",
     "SlotResult.to_xarray",
+    "SlotResults.to_xarray",
 }
 """what returns an object of matplotlib, pandas or xarray, which need not be there"""
 

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANGS
+
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 LOOKS = """
 import sys, os
@@ -35,7 +39,7 @@ SCRIPTS = {
     "has a hook for exceptions": "import sys\nsys.excepthook = lambda t, e, tb: print('mine', e, tb.tb_frame.f_code.co_name, tb.tb_next)\nraise OSError('x')",
     "has a hook that fails": "import sys\ndef hook(*a):\n    raise RuntimeError('worse')\nsys.excepthook = hook\nraise OSError('x')",
     "does something at exit": "import atexit, sys\natexit.register(lambda: print('end', getattr(sys, 'last_value', None)))\nraise ValueError",
-    "has a thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()\nprint('main')",
+    "has a thread": "import threading\nthreading.Thread(target=lambda: (threading.main_thread().join(), print('late'))).start()\nprint('main')",
     "warns": "import warnings; warnings.warn('careful')",
     "is typed": "x: int = 3\nprint(__annotations__)",
     "has no future": "def f(x: undefined): pass\n",
@@ -69,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=HANGS)
     out, err = (re.sub(r" at 0x\w+", "", text) for text in (done.stdout, done.stderr))
     return done.returncode, out, err
 

@@ -15,6 +15,7 @@ from probe.run import interpreter_start
 from probe.run.imports import FRAMEWORKS
 from probe.run.order import OPTIONS, PATH, RECORDING, Order, inherited
 from probe.testing import Recording
+from tests.limits import HANGS
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
@@ -54,7 +55,7 @@ def run(python: str, script: str, *words: str, status: int = 0, **variables: str
     """Run a script; return what it has written to stderr."""
     Path("it.py").write_text(TRAINING + script)
     command = [python, *(["-m", "probe.run", *words] if words else []), "it.py"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, timeout=HANGS)
     assert done.returncode == status, done.stderr
     return done.stderr
 
@@ -237,4 +238,4 @@ import json, email  # others are left alone
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("1 / 0")
     (tmp_path / "torch" / "inner.py").write_text("")
-    subprocess.run([sys.executable, "-B", "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-B", "-c", code], check=True, timeout=HANGS)

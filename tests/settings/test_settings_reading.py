@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from probe.errors import ConfigError, StoreError
 from probe.settings.reading.files import read
@@ -50,6 +52,25 @@ SCRIPTS = {
     "JSON": ("vllm serve m --hf-overrides '{\"rope_theta\": 5.0}'", {"hf_overrides": {"rope_theta": 5.0}}),
     "a hash inside of quotes": ("python train.py --name 'a#b' # --lr 2", {"name": "a#b"}),
     "variables before the command": ("OMP_NUM_THREADS=1 python train.py --lr 1", {"lr": 1}),
+    "a comment that ends in a backslash": ("A=(\n  --lr 1\n  # --wd 2 \\\n  --swiglu\n)\npython train.py ${A[@]}",
+                                           {"lr": 1, "swiglu": True}),
+    "a command after such a comment": ("# the 7B \\\nL=2\npython train.py --num-layers $L", {"num_layers": 2}),
+    "a quote in a comment": ("python train.py --lr 1  # don't change\nB=2  # the model\"s\npython t.py --lr 1 --wd $B",
+                             {"lr": 1, "wd": 2}),
+    "quotes inside of a command": ('D="$(cd "$(dirname "$0")" && pwd)"  # "\npython train.py --lr 1', {"lr": 1}),
+    "a quoted sign": ("python train.py --name a\\ b --at 'it'\"'\"'s'", {"name": "a b", "at": "it's"}),
+    "an else": ('if [[ "$M" == 1 && -d x ]]; then L=2; else L=3; fi\nM=1\n[ $M = 1 ] && L=4\npython t.py --lr $L',
+                {"lr": 4}),
+    "a case": ("M=7B\ncase $M in\n  1B) L=2 ;;\n  7B|8B)\n    L=3\n    ;;\n  *) exit 1 ;;\nesac\npython t.py --lr $L",
+               {"lr": 3}),
+    "a loop over arguments": ("Z=0\nwhile [[ $# -gt 0 ]]; do\n  case $1 in\n    -z) Z=$2; shift ;;\n  esac\ndone\n"
+                              "python t.py --zero $Z --lr 1", {"zero": 0, "lr": 1}),
+    "a here-document": ("read -r -d '' cmd <<EOF\nt.py --lr 1 \\\n  --wd 2\nEOF\n# --lr 3\npython $cmd", {"lr": 1, "wd": 2}),
+    "a command in a string": ('C="cd x && python t.py --lr 1 --wd 2 | tee log"\nsrun --nodes 2 bash -c "$C"',
+                              {"lr": 1, "wd": 2}),
+    "overrides of Hydra": ("python -m main --config-name=c data.size=8 +a.lr=1e-4 name=x",
+                           {"config_name": "c", "data.size": 8, "a.lr": 1e-4, "name": "x"}),
+    "variables of the environment that hold options": ("python t.py --lr 1 --swiglu $EXTRA_ARGS", {"lr": 1, "swiglu": True}),
 }  # fmt: skip
 
 
@@ -62,6 +83,60 @@ def test_options_of_a_script(case: str) -> None:
         name: value for name, value in expected.items() if name not in unknown
     }
     assert not {name for name in unknown if found.get(name) not in (None, True)}, "what is not known is not made up"
+
+
+UNKNOWN = {
+    "what a command prints": "LR=$(python pick.py)\npython t.py --lr $LR --wd 1",
+    "a variable of the environment": "python t.py --lr $LR --wd 1",
+    "an argument of the script": "LR=${1}\npython t.py --lr $LR --wd 1",
+    "one of several values": "python t.py --lr 1 $B/x --wd 1",
+    "another value where an unknown condition holds": "LR=1\nif grep -q x y; then\n  LR=2\nfi\npython t.py --lr $LR --wd 1",
+    "what a loop leaves": "for LR in 1 2; do\n  python t.py --lr $LR --wd 1\ndone",
+    "what follows a command that may fail": "LR=1\nnvidia-smi && LR=2\npython t.py --lr $LR --wd 1",
+    "a part of a name": "LR=${MODEL%%-*}\npython t.py --lr $LR --wd 1",
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_only_a_shell_knows_is_unknown(case: str, tmp_path: Path) -> None:
+    found = script(UNKNOWN[case])
+    assert (found.options, found.unknown) == ({"wd": 1}, {"lr"})
+
+
+def test_an_unknown_value_has_no_default(tmp_path: Path) -> None:
+    command = "python p.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr-decay-style cosine"
+    values = [
+        resolved(read(written(tmp_path, f"{number}.sh", text))).values
+        for number, text in enumerate((command, f"{command} --norm-epsilon $E", f"source x.sh\n{command} $MORE_ARGS"))
+    ]
+    assert [("norm_eps" in each, "rope_scaling" in each) for each in values] == [
+        (True, True),
+        (False, True),
+        (False, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$(" * 9000, '"' * 9001, "a=(" * 9000, "`" * 9000, "${a:-" * 9000 + "}" * 9000, "(" * 9000 + ")" * 9000, "cat <<EOF\n" * 900,
+     "if true; " + "then " * 9000, "if [ 1 = 1 ]; then\n" * 900, "case a in " * 900, "A=x\n" + 'A="$A$A"\n' * 60, "then fi esac ;; in ) &&"],
+)  # fmt: skip
+def test_any_script_is_read(text: str) -> None:
+    assert script(f"{text}\npython t.py --lr 1").is_complete
+
+
+@given(st.text(st.sampled_from("$(){}[]\"'`\\ \n;&|<>#=ab-1"), max_size=60))
+def test_any_text_is_a_script(text: str) -> None:
+    script(text)
+
+
+def test_a_file_beside_the_script_is_read(tmp_path: Path) -> None:
+    written(tmp_path, "model.sh", "MODEL_ARGS=(--num-layers 2 --swiglu)")
+    script_file = written(
+        tmp_path, "run.sh", 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\nsource "$D/model.sh"\n'
+        "python p.py ${MODEL_ARGS[@]} --lr 1",
+    )  # fmt: skip
+    assert read(script_file).keys == {"num_layers": 2, "swiglu": True, "lr": 1}
 
 
 def test_a_script_runs_nothing(tmp_path: Path) -> None:
@@ -147,6 +222,11 @@ FILES = {
     "run": ("#!/bin/bash\npython p.py --num-layers 2 --swiglu", Form.SHELL, Dialect.MEGATRON, set()),
     "train.log": ("loading\n  num_layers ...... 2\n  swiglu .......... True\n  norm_epsilon .... 1e-05\n",
                   Form.PRINTED, Dialect.MEGATRON, set()),
+    "params.json": ('{"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5, '
+                    '"vocab_size": 8}', Form.ARGUMENTS_JSON, Dialect.META, {Part.MODEL}),
+    "mistral.json": ('{"dim": 64, "n_layers": 2, "head_dim": 16, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2, '
+                     '"norm_eps": 1e-5, "vocab_size": 8}', Form.ARGUMENTS_JSON, Dialect.META, {Part.MODEL}),
+    "conformer.yaml": ("encoder:\n  n_layers: 2\n  n_heads: 4\noptim:\n  lr: 1\n", Form.YAML, Dialect.TRANSFORMERS, set()),
     "serve.sh": ("vllm serve m --dtype half --max-model-len 8", Form.SHELL, Dialect.VLLM, set()),
 }  # fmt: skip
 
@@ -161,6 +241,24 @@ def test_a_file_is_taken_for_what_it_is(name: str, tmp_path: Path) -> None:
 def test_a_folder_is_its_config(tmp_path: Path) -> None:
     written(tmp_path, "config.json", LLAMA)
     assert read(str(tmp_path)).keys["hidden_size"] == 64
+
+
+def test_params_json_says_what_a_config_says(tmp_path: Path) -> None:
+    names = (
+        "num_layers",
+        "hidden_size",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "norm_eps",
+        "gated_mlp",
+    )
+    meta, mistral = (
+        resolved(read(written(tmp_path, name, FILES[name][0]))) for name in ("params.json", "mistral.json")
+    )
+    assert [meta.known(name) for name in names] == [2, 64, 2, 16, 192, 1e-5, True]
+    assert [mistral.known(name) for name in names] == [2, 64, 2, 16, 96, 1e-5, True]
+    assert (meta.known("rope_theta"), mistral.known("rope_theta")) == (10000, None)
 
 
 def test_one_side_may_be_in_two_files(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from benchmarks.failing_calls import training
 from probe.records import CompressionName
 from probe.store import compression
 from tests.compressing import COMPRESSIONS
+from tests.limits import HANGS
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 STEPS = 3
@@ -65,7 +68,7 @@ for size in map(int, sys.argv[4:]):
 def in_a_process(code: str, *arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, "-c", code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, env=environment)
 
 
 @pytest.mark.parametrize("how", ["", *COMPRESSIONS])

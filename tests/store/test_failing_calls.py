@@ -36,6 +36,8 @@ from tests.failing import CALLS, Failing
 from tests.resources import handles
 from tests.rows import INFO, add_record, end_step
 
+pytestmark = pytest.mark.thorough
+
 FAILURES: dict[str, dict[str, Any]] = {
     "once": {"error": errno.ENOSPC},
     "once, half done": {"error": errno.EDQUOT, "done": 0.5},

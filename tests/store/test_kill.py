@@ -13,6 +13,8 @@ from probe.records import CompressionName
 from probe.store import compression
 from tests.compressing import COMPRESSIONS
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("how", [None, *COMPRESSIONS])

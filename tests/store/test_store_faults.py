@@ -23,6 +23,7 @@ from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
 from probe.store.writing.writer import Writer
 from probe.testing import sample
+from tests.limits import HANGS
 from tests.rows import INFO, add_record, end_step, write
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process."""
     command = [sys.executable, "-c", COMMON + code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, env=environment)
 
 
 def complete_steps(path: Path) -> int:
@@ -295,7 +296,7 @@ def test_a_file_that_was_opened_long_before_it_grew(tmp_path: Path, monkeypatch:
         end_step(writer, step)
         written = threading.Event()
         writer._queue.put(written.set)
-        assert written.wait(20)
+        assert written.wait(HANGS)
 
     add_step(0)
     with Reader(tmp_path / "a.h5") as reader:
@@ -330,10 +331,12 @@ def test_a_slow_writer_makes_the_producer_wait(tmp_path: Path) -> None:
 
     producer = threading.Thread(target=produce)
     producer.start()
+    while len(handed_over) < 4 and producer.is_alive():
+        time.sleep(0.01)
     producer.join(0.5)
     waiting, in_memory, done = producer.is_alive(), len(alive), len(handed_over)
     disk_is_slow.set()
-    producer.join(20)
+    producer.join(HANGS)
     assert waiting and done == 4, "4 times 256 KiB fill the queue"
     assert in_memory <= 5
     assert not producer.is_alive()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from probe.store.places import Unshared
+from tests.limits import HANGS
 from tests.toys import record
 
 MANY = """
@@ -46,7 +47,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_process_does_not_crash(code: str, recording: Path) -> None:
     """HDF5 takes two that are opened by path for one, and calls Python where a file is open at the end."""
     done = subprocess.run(
-        [sys.executable, "-c", code, recording], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, recording], capture_output=True, text=True, timeout=HANGS, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -25,6 +25,7 @@ import probe  # noqa: E402
 from probe.comparison.result import Kind  # noqa: E402
 from probe.mapping import library  # noqa: E402
 from probe.records import Phase  # noqa: E402
+from tests.limits import HANGS  # noqa: E402
 
 EXPECTED_PAIRS = {
     "": "",
@@ -159,7 +160,7 @@ def test_scripts_write_recordings_and_agree_on_the_loss(tmp_path: Path) -> None:
     printed = []
     for script, out in [("train_hf.py", "a.h5"), ("train_megatron.py", "b.h5")]:
         command = [sys.executable, str(EXAMPLES / script), "--out", str(tmp_path / out), "--steps", "2"]
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=HANGS)
         assert finished.returncode == 0, finished.stderr
         assert (tmp_path / out).exists()
         printed.append([float(line.split()[-1]) for line in finished.stdout.splitlines() if "loss" in line])
@@ -173,17 +174,22 @@ def record(folder: Path, script: str, *more: str) -> Path:
     return folder / f"{script}.h5"
 
 
-def test_what_one_side_computes_without_a_module_is_not_called_missing(tmp_path: Path) -> None:
-    a, b = record(tmp_path, "hf"), record(tmp_path, "megatron", "--fault", "gelu", "--fault-layer", "3")
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("hf"), "hf")
+
+
+def test_what_one_side_computes_without_a_module_is_not_called_missing(hf: Path, tmp_path: Path) -> None:
+    a, b = hf, record(tmp_path, "megatron", "--fault", "gelu", "--fault-layer", "3")
     first = probe.compare(a, b, "megatron-core/qwen2").first_divergence
     hint = "what B computes in the place of this SiLUActivation is not the same: look at it, and at its settings"
     assert first is not None and (first.phase, first.kind, first.hint) == (Phase.FORWARD, Kind.INTRODUCED, hint)
     assert first.a[0].path == "model.layers.3.mlp.act_fn"
 
 
-def test_a_module_of_one_side_whose_input_was_not_compared_is_not_blamed_alone(tmp_path: Path) -> None:
+def test_a_module_of_one_side_whose_input_was_not_compared_is_not_blamed_alone(hf: Path, tmp_path: Path) -> None:
     """What lies before it in the same code, such as rotary embeddings, may be wrong as well."""
-    a, b = record(tmp_path, "hf"), record(tmp_path, "megatron", "--fault", "mask", "--fault-layer", "3")
+    a, b = hf, record(tmp_path, "megatron", "--fault", "mask", "--fault-layer", "3")
     first = probe.compare(a, b, "megatron-core/qwen2").first_divergence
     assert first is not None and (first.phase, first.kind) == (Phase.FORWARD, Kind.INTRODUCED)
     assert (first.a[0].path, first.b[0].path) == ("model.layers.3.self_attn", "decoder.layers.3.self_attention")
@@ -191,9 +197,9 @@ def test_a_module_of_one_side_whose_input_was_not_compared_is_not_blamed_alone(t
     assert first.evidence[1].startswith(text) and first.confidence < 0.9
 
 
-def test_what_was_not_compared_is_nearer_than_what_the_whole_model_is_not_given(tmp_path: Path) -> None:
+def test_what_was_not_compared_is_nearer_than_what_the_whole_model_is_not_given(hf: Path, tmp_path: Path) -> None:
     """B gets two more arguments; without a pair for the faulty norm, its layer is named, and that it was not compared."""
-    a, b = record(tmp_path, "hf"), record(tmp_path, "megatron", "--fault", "eps", "--fault-layer", "3")
+    a, b = hf, record(tmp_path, "megatron", "--fault", "eps", "--fault-layer", "3")
     lines = library()["megatron-core/qwen2"].read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "map.yaml").write_text("".join(line for line in lines if "pre_mlp_layernorm: post" not in line))
     found = probe.compare(a, b, tmp_path / "map.yaml", min_confidence=1)

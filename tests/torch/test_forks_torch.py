@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.kill import Expected
 from probe.store.reading.reader import Reader
+from tests.limits import HANGS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -44,7 +45,7 @@ probe.stop()
 def train(path: Path, workers: int) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", SCRIPT, str(path), str(workers)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 

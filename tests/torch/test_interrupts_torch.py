@@ -21,6 +21,7 @@ import probe  # noqa: E402
 from probe.records import StepState  # noqa: E402
 from probe.testing import Recording, sample  # noqa: E402
 from tests.interrupting import PARTS, interrupt_everywhere  # noqa: E402
+from tests.limits import HANGS  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -76,6 +77,7 @@ class Training:
         return len(hooks(self.model, self.optimizer))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from within a weak reference
 @pytest.mark.parametrize(("part", "again"), [*((part, False) for part in PARTS), ("hooks", True)])
 def test_an_interrupt_anywhere_in_probe(part: str, again: bool, tmp_path: Path) -> None:
@@ -167,7 +169,9 @@ def ended_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, lis
     cases = [(mode, code) for code, _ in ENDINGS for mode in ("plain", "recorded")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", PROGRAM.replace("CASES", repr(cases))]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=HANGS, check=True, env=environment
+    )
     return folder, [*map(int, done.stdout.split())]
 
 

@@ -103,6 +103,7 @@ def assert_same(a: Result, b: Result) -> None:
 # ---- the training is bitwise the same ------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_a_plain_training_repeats_itself(name: str) -> None:
     result = plain(name)

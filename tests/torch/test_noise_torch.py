@@ -73,7 +73,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "eps in the first norm": lambda model: wrong_eps(model, 0, "input_layernorm"),
     "eps in the last layer": lambda model: wrong_eps(model, 11, NORM),
     "op by op": lambda model: with_norms(model, OpByOp),
-    **{f"one kernel, {k}": lambda model, k=k: with_norms(wrong_eps(model, k, NORM), one_kernel) for k in range(12)},
+    **{f"one kernel, {k}": lambda model, k=k: with_norms(wrong_eps(model, k, NORM), one_kernel) for k in (0, 6, 11)},
     "split": split, "resummed": resummed, "resummed in 4": lambda model: resummed(model, 4),
 }  # fmt: skip
 AROUND: dict[str, Callable[[], Any]] = {
@@ -84,8 +84,7 @@ AROUND: dict[str, Callable[[], Any]] = {
 # Shows 3
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "task"), [*zip(MODELS, TASKS, strict=True)])
 def test_in_float32_no_further_run_is_needed(recorded: Recorded, name: str, task: str) -> None:
     wide = {"dtype": torch.float32, "attention": "eager"}
     found = probe.compare(recorded(name, task, dtype=torch.float32), recorded(name, task, "eps in layer 5", **wide))
@@ -94,33 +93,30 @@ def test_in_float32_no_further_run_is_needed(recorded: Recorded, name: str, task
     assert found.noise == "built-in model" and found.flip is not None and found.flip.first > 10
 
 
-@pytest.mark.parametrize("rung", ["noise", "reference"])
-@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
-    ("fault", "path"),
-    [("eps in layer 5", f"model.layers.5.{NORM}"), ("eps in the first norm", "model.layers.0.input_layernorm"),
-     ("eps in the last layer", f"model.layers.11.{NORM}")],
+    ("fault", "path", "task"),
+    [("eps in layer 5", f"model.layers.5.{NORM}", "tensor"), ("eps in layer 5", f"model.layers.5.{NORM}", "statistics"),
+     ("eps in the first norm", "model.layers.0.input_layernorm", "statistics"),
+     ("eps in the last layer", f"model.layers.11.{NORM}", "statistics")],
 )  # fmt: skip
 def test_in_bfloat16_a_further_run_or_a_reference_names_it(
-    recorded: Recorded, rung: str, task: str, fault: str, path: str
+    recorded: Recorded, fault: str, path: str, task: str
 ) -> None:
     a, b = recorded("qwen2", task), recorded("qwen2", task, fault, attention="eager")
     alone = probe.compare(a, b).first_divergence
     assert alone is None or alone.path == path == "model.layers.0.input_layernorm", (
         "the built-in model sees none behind other noise"
     )
-    other = (
-        recorded("qwen2", task, attention="eager") if rung == "noise" else recorded("qwen2", task, dtype=torch.float32)
-    )
-    found = probe.compare(a, b, **{rung: other})
-    first = found.first_divergence
-    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, path)
-    assert found.flip is not None and found.flip.first > 2
-    assert any(text.startswith("its norm is off by ") for text in first.evidence)
+    for rung, options in (("noise", {"attention": "eager"}), ("reference", {"dtype": torch.float32})):
+        found = probe.compare(a, b, **{rung: recorded("qwen2", task, **options)})
+        first = found.first_divergence
+        assert first is not None and (first.phase, first.path) == (Phase.FORWARD, path), rung
+        assert found.flip is not None and found.flip.first > 2
+        assert any(text.startswith("its norm is off by ") for text in first.evidence)
 
 
 @pytest.mark.parametrize("rung", ["noise", "reference"])
-@pytest.mark.parametrize("layer", range(12))
+@pytest.mark.parametrize("layer", [0, 6, 11])
 def test_it_is_named_where_the_norms_have_other_classes(recorded: Recorded, rung: str, layer: int) -> None:
     """There is more room for the norm then, since right implementations may round to one side."""
     a, b = recorded("qwen2", "statistics"), recorded("qwen2", "statistics", f"one kernel, {layer}", attention="eager")
@@ -148,13 +144,12 @@ OTHERS = [("", "", {"attention": "eager"}), ("", "float32 attention", {}), ("spl
 
 @pytest.mark.parametrize("other", range(len(OTHERS)))
 def test_other_ways_to_compute_the_same_are_no_divergence(recorded: Recorded, other: int) -> None:
-    """24 layers in bfloat16, by the built-in model, by one other way, by all, by the reference; the benchmark has all of them."""
+    """In bfloat16, by the built-in model, by the other ways, by the reference; the benchmark has all of them."""
     change, around, options = OTHERS[other]
-    deep = {"layers": 24}
-    a, b = recorded("qwen2", "statistics", **deep), recorded("qwen2", "statistics", change, around, **deep, **options)
-    further = [recorded("qwen2", "statistics", c, w, **deep, **o) for k, (c, w, o) in enumerate(OTHERS) if k != other]
-    rungs: list[dict[str, Any]] = [{}, {"noise": further[0]}, {"noise": further}]
-    rungs.append({"reference": recorded("qwen2", "statistics", dtype=torch.float32, **deep)})
+    a, b = recorded("qwen2", "statistics"), recorded("qwen2", "statistics", change, around, **options)
+    further = [recorded("qwen2", "statistics", c, w, **o) for k, (c, w, o) in enumerate(OTHERS) if k != other]
+    rungs: list[dict[str, Any]] = [{}, {"noise": further}]
+    rungs.append({"reference": recorded("qwen2", "statistics", dtype=torch.float32)})
     for rung in rungs:
         found = probe.compare(a, b, **rung)
         assert found.verdict is Verdict.ALIGNED, (rung, found.first_divergence)
@@ -162,8 +157,8 @@ def test_other_ways_to_compute_the_same_are_no_divergence(recorded: Recorded, ot
 
 
 def test_a_run_that_equals_a_bit_for_bit_says_nothing(recorded: Recorded) -> None:
-    a, b = recorded("qwen2", "statistics", layers=24), recorded("qwen2", "statistics", layers=24, attention="eager")
-    equal = recorded("qwen2", "statistics", "", "threads", layers=24)
+    a, b = recorded("qwen2", "statistics"), recorded("qwen2", "statistics", attention="eager")
+    equal = recorded("qwen2", "statistics", "", "threads")
     found = probe.compare(a, b, noise=equal)
     if probe.compare(a, equal).flip is None:  # so small products are computed by one thread anyway
         assert f"noise: {equal.name} equals A in all that it has of it, and says nothing of noise" in found.warnings

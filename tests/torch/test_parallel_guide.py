@@ -14,6 +14,7 @@ import yaml
 import probe
 from probe.mapping import load_mapping
 from probe.ranks.dims.language import parsed
+from tests.limits import HANGS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "parallel.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,7 +33,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     said = ""
     for command in (line[2:] for text in blocks("console") for line in text.splitlines()):
-        done = subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=HANGS)
         assert done.returncode == int("faulty.h5" in command and "compare" in command), done.stdout + done.stderr
         said += done.stdout
     return folder, said

@@ -1,4 +1,4 @@
-"""All faults of a 12-layer Qwen2 are named by one replay, and nothing else: wrong code forward and backward, wrong weights."""
+"""All faults of a small Qwen2 are named by one replay, and nothing else: wrong code forward and backward, wrong weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 def qwen2(dtype: torch.dtype) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=12, num_attention_heads=4,
+        vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, attn_implementation="eager", use_cache=False, initializer_range=0.1,
     )  # fmt: skip
     return Qwen2ForCausalLM(config).to(dtype).train()
@@ -108,18 +108,18 @@ def _bias(module: nn.Module) -> None:
 
 
 FORWARD = [
-    Fault("forward", f"{L}.2.post_attention_layernorm", _eps),
-    Fault("forward", f"{L}.6.self_attn", _scaling),
-    Fault("forward", f"{L}.10.mlp", lambda module: returns(module, lambda x: 1.05 * x)),
-    Fault("forward", f"{L}.4.self_attn.k_proj", _bias),
-    Fault("forward", f"{L}.8.mlp.act_fn", lambda module: returns(module, lambda x: 1.1 * x)),
+    Fault("forward", f"{L}.1.post_attention_layernorm", _eps),
+    Fault("forward", f"{L}.3.self_attn", _scaling),
+    Fault("forward", f"{L}.5.mlp", lambda module: returns(module, lambda x: 1.05 * x)),
+    Fault("forward", f"{L}.2.self_attn.k_proj", _bias),
+    Fault("forward", f"{L}.4.mlp.act_fn", lambda module: returns(module, lambda x: 1.1 * x)),
 ]
 BACKWARD = [
-    Fault("backward", f"{L}.1.mlp", lambda module: returns(module, scaled)),
-    Fault("backward", f"{L}.5.mlp.up_proj", lambda module: returns(module, partly_lost)),
-    Fault("backward", f"{L}.9.input_layernorm", lambda module: given(module, scaled)),
-    Fault("backward", f"{L}.3.self_attn.v_proj", lambda module: returns(module, scaled)),
-    Fault("backward", f"{L}.7.self_attn.o_proj", lambda module: given(module, scaled)),
+    Fault("backward", f"{L}.0.mlp", lambda module: returns(module, scaled)),
+    Fault("backward", f"{L}.2.mlp.up_proj", lambda module: returns(module, partly_lost)),
+    Fault("backward", f"{L}.5.input_layernorm", lambda module: given(module, scaled)),
+    Fault("backward", f"{L}.1.self_attn.v_proj", lambda module: returns(module, scaled)),
+    Fault("backward", f"{L}.3.self_attn.o_proj", lambda module: given(module, scaled)),
 ]
 MIXED = [FORWARD[0], BACKWARD[1], FORWARD[1], FORWARD[4], BACKWARD[2]]
 
@@ -132,16 +132,13 @@ def expected(faults: Iterable[Fault]) -> set[tuple[str, str]]:
     return {(each.phase, each.path) for each in faults}
 
 
-@pytest.mark.parametrize("number", [3, 5])
 @pytest.mark.parametrize("faults", [FORWARD, BACKWARD, MIXED], ids=["forward", "backward", "mixed"])
-def test_all_faults_are_named_and_nothing_else(
-    pair: tuple[Qwen2ForCausalLM, Path], faults: list[Fault], number: int
-) -> None:
+def test_all_faults_are_named_and_nothing_else(pair: tuple[Qwen2ForCausalLM, Path], faults: list[Fault]) -> None:
     model, recording = copy.deepcopy(pair[0]), pair[1]
-    for fault in faults[:number]:
+    for fault in faults:
         fault.put(model)
     found = probe.replay(model, recording)
-    assert named(found) == expected(faults[:number])
+    assert named(found) == expected(faults)
     assert not found.replayed.left
 
 
@@ -154,11 +151,10 @@ def test_a_wrong_theta_is_no_weight_of_as(pair: tuple[Qwen2ForCausalLM, Path]) -
         assert named(probe.replay(model, recording, weights=weights)) == expected(faults), weights
 
 
-@pytest.mark.parametrize("number", [3, 5])
-def test_wrong_weights_are_named_if_they_are_its_own(pair: tuple[Qwen2ForCausalLM, Path], number: int) -> None:
+def test_wrong_weights_are_named_if_they_are_its_own(pair: tuple[Qwen2ForCausalLM, Path]) -> None:
     model, recording = copy.deepcopy(pair[0]), pair[1]
-    paths = [f"{L}.{place}" for place in ("2.mlp.up_proj", "6.input_layernorm", "10.self_attn.q_proj", "4.self_attn.o_proj",
-                                          "8.mlp.down_proj")][:number]  # fmt: skip
+    paths = [f"{L}.{place}" for place in ("1.mlp.up_proj", "3.input_layernorm", "5.self_attn.q_proj", "2.self_attn.o_proj",
+                                          "4.mlp.down_proj")]  # fmt: skip
     with torch.no_grad():
         for path in paths:
             weight = model.get_submodule(path).weight

@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 import probe
 from probe.commands.cli import main
-from probe.errors import ConfigError
+from probe.errors import ConfigError, ProbeWarning
 from probe.report import text
 
 
@@ -187,8 +188,48 @@ def test_two_models_in_one_call(a: Net, change: Callable[[Net], None], verdict: 
 
 
 def test_an_unknown_option_is_an_error(a: Net) -> None:
-    with pytest.raises(ConfigError, match="did you mean loss_fns"):
-        probe.auto_diff(a, a, {"x": batch()}, loss_fn=None)
+    for name, meant in (("loss_func", "loss_fns?"), ("layer_mapping", "layer_map")):
+        with pytest.raises(ConfigError, match=f"has no option '{name}'; did you mean {meant}\\?"):
+            probe.auto_diff(a, a, {"x": batch()}, **{name: None})
+    with pytest.raises(ConfigError, match="steps is given twice"):
+        probe.auto_diff(a, a, {"x": batch()}, steps=3, options={"steps": 2})
+    with pytest.raises(ConfigError, match=r"loss_fns=function cannot be used; expected two, A's and B's"):
+        probe.auto_diff(a, a, {"x": batch()}, loss_fn=lambda output: output.mean())
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["clean", "fault"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"auto_weights": True, "options": {"atol": 1e-4, "rtol": 0, "compare_mode": "strict", "single_step": False}}, []),
+        ({"diff_phase": "forward", "atol": 1e-4, "steps": 2}, ["steps=2 is taken as 1"]),
+        ({"options": {"diff_phase": "backward", "debug": True, "cmd": False, "use_loss": False}},
+         ["debug has no effect", "phases='backward' is taken as 'both'"]),
+        ({"single_step": True, "options": {"atol": 1e-4, "steps": 3}}, ["atol=0.0001 is not used", "steps=3 is taken as 1"]),
+        ({"loss_fn": [lambda output: output.square().mean()] * 2, "steps": 2}, ["steps=2 is taken as 1"]),
+        ({"optimizer": [torch.optim.SGD, torch.optim.SGD], "steps": 2}, []),
+    ],
+)  # fmt: skip
+def test_calls_as_padiff_has_them(
+    options: dict[str, Any], said: list[str], is_wrong: bool, a: Net, recwarn: pytest.WarningsRecorder
+) -> None:
+    b = copy.deepcopy(a)
+    b.layers[1].norm.eps = 1e-2 if is_wrong else b.layers[1].norm.eps
+    if "optimizer" in options:
+        options = {
+            **options,
+            "optimizer": [
+                make(each.parameters(), lr=0.1) for make, each in zip(options["optimizer"], (a, b), strict=True)
+            ],
+        }
+    x = {"x": batch()}
+    layer_map = type("LayerMap", (), {"map": {b.layers[0]: a.layers[0]}})()
+    for inputs in ((x, x), [x, {"x": batch().numpy()}]):
+        found = probe.auto_diff(a, b, inputs, layer_map=layer_map, **options)
+        assert bool(found) is not is_wrong, str(found)
+    texts = [str(each.message) for each in recwarn if isinstance(each.message, ProbeWarning)]
+    assert all(any(text in each for each in texts) for text in said)
+    assert len(texts) == 2 * len(said)
 
 
 def test_the_command_names_all_faults_and_writes_what_its_file_asks_for(

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from probe.numbers import kernel
+from tests.limits import HANGS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(
@@ -28,7 +29,7 @@ together = measure(tensor)
 assert SHARES_THREADS and threads() == before, "a pool of its own"
 child = os.fork()
 if not child:
-    signal.alarm(20)  # ends it where it waits for threads that it has not
+    signal.alarm(LIMIT)  # ends it where it waits for threads that it has not
     os._exit(0 if measure(tensor) == together else 1)
 assert os.waitpid(child, 0)[1] == 0, "the forked process"
 torch.set_num_threads(1)
@@ -38,7 +39,7 @@ assert measure(tensor) == together
 
 def test_threads_of_a_training() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", SCRIPT.replace("LIMIT", str(HANGS))], capture_output=True, text=True, timeout=HANGS, check=False,
         env={key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-WAITS = 8_000
-"""milliseconds that a way through the page waits for what it clicks"""
+from tests.limits import SHOWS
+
+WAITS = 1000 * SHOWS
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -65,7 +66,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
         report.clock.send("Performance.enable", {"timeDomain": "threadTicks"})
         report.address = path if isinstance(path, str) else path.as_uri()
         report.page.goto(report.address)
-        report.page.wait_for_selector(".verdict", timeout=30_000)
+        report.page.wait_for_selector(".verdict")
         return report
 
     yield show

@@ -61,7 +61,7 @@ def main(a: Path, b: Path, folder: Path) -> None:
                 page.get_by_role("button", name="Add this pair").click()
                 page.get_by_role("button", name="See and save").click()
                 page.get_by_role("button", name="Save in map.yaml and compare again").click()
-                page.wait_for_selector(".news")
+                page.wait_for_selector(".news", timeout=300_000)
         browser.close()
 
 

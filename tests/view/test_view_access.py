@@ -32,7 +32,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CONTRAST = """() => {
   const luminance = (rgb) => rgb.map((c) => (c /= 255, c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
     .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
-  const rgba = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
+  const rgba = (text) => { // mixed colours are color(srgb 0.9 0.8 0.5)
+    const n = text.match(/[\\d.]+/g).map((each, k) => Number(each) * (text.startsWith("color(srgb") && k < 3 ? 255 : 1));
+    return n.length > 3 ? n : [...n, 1];
+  };
   const behind = (element) => {
     for (let e = element; e; e = e.parentElement) {
       const color = rgba(getComputedStyle(e).backgroundColor);

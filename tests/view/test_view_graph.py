@@ -126,7 +126,7 @@ def test_arrows_lead_through_what_code_makes(report: Path, opened: Show) -> None
     seen = []
     for _ in range(4):  # from the norm to the MLP, the sum behind it, and on
         page.keyboard.press("ArrowDown")
-        page.wait_for_timeout(60)
+        page.evaluate("new Promise((shown) => requestAnimationFrame(() => setTimeout(shown)))")
         chosen = page.locator(".side-a .node.chosen")
         assert chosen.count() == 1
         seen.append(chosen.get_attribute("aria-label"))

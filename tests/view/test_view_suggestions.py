@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import probe
+from probe.adapters.numpy import nn
 from probe.report.html import as_html
-from tests.report.reading import MAPPING, recorded
-from tests.toys import record
+from tests.fusing import apart, together
+from tests.report.reading import MAPPING, Port, recorded
+from tests.toys import gpt, module, record
 from tests.view.waiting import until
 
 Show = Callable[..., Any]
@@ -81,6 +84,10 @@ def test_another_candidate_and_none(report: Path, opened: Show) -> None:
     page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("Enter")
+    form = page.get_by_role("form", name="Suggested pairs")
+    assert "It does not fit: weight is [19, 16] in A, " in form.get_by_role("status").inner_text()
+    assert page.locator(".lines li").count() == 0, "it asks once more"
+    page.keyboard.press("Enter")
     page.wait_for_selector(".lines li")
     assert page.locator(".lines li").inner_text().startswith(f"embed ⟷ {second}")
     page.get_by_role("button", name="remove").click()
@@ -109,3 +116,107 @@ def test_without_what_could_be_matched_the_key_does_nothing(tmp_path: Path, open
     page = opened(path).page
     page.keyboard.press("m")
     assert page.get_by_role("tab", name="Modules").get_attribute("aria-selected") == "true"
+
+
+# What does not fit
+
+
+def written(answer: Any, folder: Path) -> Path:
+    path = folder / "report.html"
+    path.write_text(as_html(answer), encoding="utf-8")
+    return path
+
+
+def press_enter(page: Any, times: int) -> None:
+    page.keyboard.press("m")
+    page.get_by_role("form", name="Suggested pairs").wait_for()
+    page.wait_for_timeout(100)
+    for _ in range(times):
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(60)
+
+
+def other(port: nn.Module, what: str) -> nn.Module:
+    """Make what A's norms could be paired with another thing."""
+    for number in range(3):
+        norm = module(port, f"decoder.{number}.ln2")
+        if what == "weights":
+            norm.weight.data *= 3.0
+        if what == "shapes":
+            norm.extra = nn.Parameter(np.ones(4, np.float32))
+    if what == "inputs":
+        module(port, "words").weight.data *= 5.0
+    return port
+
+
+@pytest.mark.parametrize("what", ["weights", "shapes", "inputs"])
+def test_what_does_not_fit_is_not_chosen_by_enter(what: str, tmp_path: Path, opened: Show) -> None:
+    """Pressing Enter again and again leaves the answer as it was."""
+    runs = record(tmp_path / "a.h5"), record(tmp_path / "b.h5", other(Port(), what))
+    mapping = {"TopLayer": MAPPING["TopLayer"], "Block": {"norm1": "ln1", "attn": "attention", "norm2": "nowhere"}}
+    page = opened(written(probe.compare(*runs, mapping=mapping, min_confidence=1), tmp_path)).page
+    press_enter(page, 6)
+    form = page.get_by_role("form", name="Suggested pairs")
+    assert page.locator(".lines li").count() == 0 and form.locator("input:checked").count() == 0
+    assert asked(page)[0] == "layers.0.norm2" and asked(page)[1][0] == "decoder.0.ln2"
+    assert "Nothing fits by itself" in form.get_by_role("status").inner_text()
+    assert form.locator(".preview").count() == 0
+    form.get_by_role("button", name="Skip").click()
+    assert asked(page)[0] == "layers.1.norm2" and asked(page)[1][0] == "decoder.1.ln2"
+
+
+def test_what_is_inside_the_partner_comes_first(tmp_path: Path, opened: Show) -> None:
+    """Of layer 1's norm the only one left there, though its like stands in another layer."""
+    model, port = gpt(), Port()
+    for number in range(3):
+        module(port, f"decoder.{number}.ln2").weight.data[...] = module(
+            model, f"layers.{(number + 1) % 3}.norm2"
+        ).weight.data
+    mapping = {"TopLayer": MAPPING["TopLayer"], "Block": {"norm1": "ln1", "attn": "attention", "norm2": "nowhere"}}
+    runs = record(tmp_path / "a.h5", model), record(tmp_path / "b.h5", port)
+    page = opened(written(probe.compare(*runs, mapping=mapping, min_confidence=1), tmp_path)).page
+    press_enter(page, 1)
+    assert asked(page)[1][0] == "decoder.0.ln2" and page.locator(".suggestion input:checked").count() == 0
+
+
+def test_a_pair_by_mouse_that_does_not_fit_is_asked_for_once_more(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    page.get_by_label("Verdict", exact=True).select_option("unmatched")
+    for name in ("embed", "ln2"):
+        row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True)).first
+        row.get_by_role("button", name="match").click()
+    page.get_by_role("button", name="Add this pair").click()
+    assert "does not fit: weight is [19, 16] in A, [16] in B" in page.locator(".bar").inner_text()
+    page.get_by_role("button", name="Add it all the same").click()
+    assert "1 pair collected" in page.locator(".bar").inner_text()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("whole", ["a", "b"])
+def test_several_for_one(whole: str, groups: int, tmp_path: Path, opened: Show) -> None:
+    """Enter alone pairs q, k and v with the one that holds them, whichever side that is on and however they lie in it."""
+    models = (together(groups), apart()) if whole == "a" else (apart(), together(groups))
+    runs = [record(tmp_path / f"{name}.h5", model) for name, model in zip("ab", models, strict=True)]
+    page = opened(written(probe.compare(*runs, min_confidence=1), tmp_path)).page
+    press_enter(page, 2)
+    assert page.get_by_role("form", name="Suggested pairs").count() == 0
+    lines = page.locator(".lines textarea").input_value()
+    assert "[q, k, v]" in lines and "[gate, up]" in lines
+    mapping = tmp_path / "map.yaml"
+    mapping.write_text(lines, encoding="utf-8")
+    after = probe.compare(*runs, mapping=mapping, min_confidence=1)
+    assert (after.verdict.value, after.only_a, after.only_b, after.left_out) == ("aligned", (), (), ())
+
+
+def test_several_for_one_by_mouse(tmp_path: Path, opened: Show) -> None:
+    runs = record(tmp_path / "a.h5", apart()), record(tmp_path / "b.h5", together())
+    page = opened(written(probe.compare(*runs, min_confidence=1), tmp_path)).page
+    page.get_by_label("Search path or class").fill("layers.0.attn")
+    for name in ("q", "k", "v", "qkv"):
+        row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
+        row.get_by_role("button", name="match").click()
+    said = " ".join(page.locator(".bar-pair").inner_text().split())
+    assert said == "A layers.0.attn.q + layers.0.attn.k + layers.0.attn.v ⟷ B layers.0.attn.qkv"
+    page.get_by_role("button", name="Add this pair").click()
+    page.get_by_role("button", name="See and export").click()
+    assert "qkv: {from: [q, k, v]" in page.locator(".lines textarea").input_value()

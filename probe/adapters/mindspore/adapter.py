@@ -172,6 +172,9 @@ class MindSporeAdapter(Adapter):
     def quiet(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
 
+    def surface(self) -> None:
+        executor.sync()
+
     def context(self) -> CallContext:
         in_backward = executor.get_current_autodiff_engine_id() >= 0
         begins = bool(calls.entering) and calls.entering[-1].requires_grad and executor.enable_grad()
@@ -234,6 +237,7 @@ class MindSporeAdapter(Adapter):
         groups: list[Group] = []
 
         def begins(optimizer: nn.Cell, given: tuple[Any, ...]) -> None:
+            self.surface()
             groups[:] = optimizers.groups_of(optimizer)
             self._used, why_not = optimizers.gradients_used(optimizer, given)
             try:

@@ -74,6 +74,10 @@ class _Graph(Graph):
                     stack.append(source)
         return found
 
+    def runs(self) -> bool:
+        executor.sync()  # raises what an operation of the program failed with: not for `added` to keep
+        return True
+
     def added(self, parts: Sequence[Tensor]) -> Tensor:
         return added(parts)
 
@@ -152,6 +156,8 @@ class Backwards:
 
     def _finish(self) -> None:
         arrived, self._arrived = self._arrived, {}
+        if arrived:
+            executor.sync()
         for index, gradient in arrived.items():
             if gradient is None:
                 continue

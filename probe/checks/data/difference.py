@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from probe.checks.data.batches import IDS, LABELS, MASK, Batch, Batches, Field
+from probe.checks.data.labels import Shift, shift_of
 from probe.checks.outcome import Line, State
 from probe.comparison.notes import note
 
@@ -16,6 +17,8 @@ _TOPIC = "samples"
 _BY_KIND = (IDS, MASK, LABELS)
 _SHORTEST = 2
 """axes of a batch of samples"""
+_IGNORED = -100.0
+"""the label behind the last one, where labels are shifted"""
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,19 @@ def compare_samples(a: Batches, b: Batches, to_b: int = 0) -> tuple[SampleDiffer
     if not steps:
         return None, [Line(_TOPIC, State.UNKNOWN, note("no-common-batches"))]
     compared: dict[str, int] = {}
+    shifted: dict[bool, int] = {}
     for step in steps:
         for pair in _pairs(mine[step], theirs[step + to_b]):
-            difference, line = _first(pair, compared)
+            difference, line = _first(pair, compared, shifted)
             if line is not None:
                 return difference, [line]
+    by_values = shifted.get(True, 0) > 0
+    lines = [
+        Line(_TOPIC, State.OK if by_values else State.UNKNOWN, note("labels-of-one-side-shifted", is_sure=by_values))
+    ] if shifted else []  # fmt: skip
     if not compared:
-        return None, [Line(_TOPIC, State.UNKNOWN, note("no-common-fields"))]
-    return None, [Line(_TOPIC, State.OK, note("samples-equal", steps=len(steps), fields=tuple(compared)))]
+        return None, lines or [Line(_TOPIC, State.UNKNOWN, note("no-common-fields"))]
+    return None, [Line(_TOPIC, State.OK, note("samples-equal", steps=len(steps), fields=tuple(compared))), *lines]
 
 
 def _by_step(batches: Sequence[Batch]) -> dict[int, list[Batch]]:
@@ -94,15 +102,24 @@ def _pairs(a: list[Batch], b: list[Batch]) -> Iterator[_Pair]:
         yield _Pair(*trained)
 
 
-def _first(pair: _Pair, compared: dict[str, int]) -> tuple[SampleDifference | None, Line | None]:
-    """Return the first difference of two micro-batches; None and None where there is none. ``compared`` counts the fields."""
+def _first(
+    pair: _Pair, compared: dict[str, int], shifted: dict[bool, int]
+) -> tuple[SampleDifference | None, Line | None]:
+    """Return the first difference of two micro-batches; None and None where there is none.
+
+    ``compared`` counts the fields, ``shifted`` labels that one side has one position earlier: by whether values tell.
+    """
     names = [key for key in _keys(pair) if all(key in batch.fields for batch in (*pair.a, *pair.b))]
     for key in names:
         mine, theirs = [batch.fields[key] for batch in pair.a], [batch.fields[key] for batch in pair.b]
         if len(mine) == len(theirs) == 1 and _are_equal(mine[0], theirs[0]):
             compared[key] = compared.get(key, 0) + 1
             continue
-        if not all(each.has_values for each in (*mine, *theirs)):
+        has_values = all(each.has_values for each in (*mine, *theirs))
+        if key == LABELS and (_are_shifted(pair) if has_values else _may_be_shifted(mine, theirs)):
+            shifted[has_values] = shifted.get(has_values, 0) + 1
+            continue
+        if not has_values:
             if len(mine) == len(theirs) == 1 and mine[0].digest is not None and theirs[0].digest is not None:
                 facts = {"step": pair.a[0].step, "micro": pair.a[0].micro, "field": key}
                 return None, Line(_TOPIC, State.FOUND, note("batches-differ", **facts))
@@ -123,6 +140,30 @@ def _keys(pair: _Pair) -> list[str]:
 def _are_equal(a: Field, b: Field) -> bool:
     is_of_one_kind = a.tensor.shape == b.tensor.shape and a.tensor.dtype == b.tensor.dtype
     return a.digest is not None and a.digest == b.digest and is_of_one_kind
+
+
+def _are_shifted(pair: _Pair) -> bool:
+    """Tell whether labels of both sides are the same but for one position, as where one side shifts them and the other's loss does."""
+    a, b = (np.concatenate([batch.fields[LABELS].values() for batch in side]) for side in (pair.a, pair.b))
+    if a.shape != b.shape or a.ndim != _SHORTEST or a.shape[1] < _SHORTEST:
+        return False
+    for side, labels in ((pair.a, a), (pair.b, b)):
+        fields = [batch.get(IDS) for batch in side]
+        ids = np.concatenate([each.values() for each in fields if each is not None and each.has_values] or [labels])
+        if ids.shape == labels.shape and shift_of(ids, labels) is Shift.PREVIOUS:
+            return False
+    return np.array_equal(a[:, 1:], b[:, :-1]) or np.array_equal(a[:, :-1], b[:, 1:])
+
+
+def _may_be_shifted(mine: list[Field], theirs: list[Field]) -> bool:
+    """Tell whether statistics of labels are as far apart as one element of each row makes them at most."""
+    if len(mine) != 1 or len(theirs) != 1 or mine[0].tensor.shape != theirs[0].tensor.shape:
+        return False
+    a, b = mine[0], theirs[0]
+    if len(a.tensor.shape) != _SHORTEST:
+        return False
+    widest = max(a.tensor.high, b.tensor.high) - min(a.tensor.low, b.tensor.low, _IGNORED)
+    return abs(a.mean - b.mean) * a.tensor.size <= a.tensor.shape[0] * widest
 
 
 def _of_values(

@@ -16,6 +16,8 @@ from probe.checks.weights.pairing import WeightPair
 
 _PART = 1 << 22
 """elements that are added up at a time"""
+_STATISTICS = ("running_mean", "running_var", "moving_mean", "moving_variance", "_mean", "_variance")
+"""names that the frameworks' normalisations have for what they count"""
 _TABLES = ("embed", "wte", "wpe")
 """in the names of tables"""
 
@@ -28,6 +30,8 @@ class Kind(enum.StrEnum):
     SCALE = "norm weights"
     """vectors that multiply"""
     BIAS = "biases"
+    STATISTIC = "running statistics"
+    """of the data, not trained"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,12 @@ def measured(pair: WeightPair) -> WeightRow:
 def kind_of(name: str, shape: tuple[int, ...]) -> Kind:
     """Return what a weight is."""
     slot = name.rpartition(".")[2].casefold()
+    if slot in _STATISTICS:
+        return Kind.STATISTIC
     if "bias" in slot or slot in ("beta", "b"):
         return Kind.BIAS
-    if any(each in name.casefold() for each in _TABLES) and len(shape) == 2:
+    is_table = len(shape) == 2 or len(shape) > 2 and shape[0] == 1  # 1 in front: a token, or positions, of all samples
+    if any(each in name.casefold() for each in _TABLES) and is_table:
         return Kind.EMBEDDING
     return Kind.MATRIX if sum(size > 1 for size in shape) > 1 else Kind.SCALE
 

@@ -17,6 +17,7 @@ from probe.conversion.weights import made
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.layouts import layout_of
 from probe.records import DirectionName, ModuleInfo
 from probe.structure.tree import Tree
@@ -126,7 +127,7 @@ def _by_names(a: Checkpoint, b: Checkpoint) -> Pairing:
         if full_b is None:
             continue
         shapes = a.tensors[full_a].shape, b.tensors[full_b].shape
-        if sorted(_without_ones(shapes[0])) != sorted(_without_ones(shapes[1])):
+        if sorted(squeezed(shapes[0])) != sorted(squeezed(shapes[1])):
             misshapen.append(f"{full_a} {list(shapes[0])}, in B {list(shapes[1])}")
             continue
         read = partial(_as_b, a, full_a, shapes[1])
@@ -161,11 +162,7 @@ def _as_b(a: Checkpoint, name: str, shape: tuple[int, ...]) -> np.ndarray:
     values = a.read(name)
     if values.shape != shape and values.shape == shape[::-1]:
         return values.T
-    return values.reshape(shape) if _without_ones(values.shape) == _without_ones(shape) else values
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    return values.reshape(shape) if squeezed(values.shape) == squeezed(shape) else values
 
 
 def _of_names(checkpoint: Checkpoint) -> Structure:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from probe.store.reading.reader import Reader
 class NoiseOptions:
     """What `probe.compare` was told about noise; see there."""
 
-    noise: str | Path | Sequence[str | Path] = ()
-    reference: str | Path | None = None
+    noise: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
+    reference: str | os.PathLike[str] | None = None
     atol: float | None = None
     rtol: float | None = None
     metric: str | None = None
@@ -40,7 +41,7 @@ def ladder(
         a recording cannot be read
     """
     noise, reference = options.noise, options.reference
-    paths = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    paths = [noise] if isinstance(noise, (str, os.PathLike)) or not isinstance(noise, Iterable) else list(noise)
     if paths and reference is not None:
         raise ConfigError("noise= and reference= judge in two ways: expected one of them, compare twice to see both")
     given = [*((path, "noise") for path in paths), *([] if reference is None else [(reference, "reference")])]
@@ -48,7 +49,7 @@ def ladder(
         yield _fixed(options, of_mapping, _measured(given, a, b, opened) if given else Noise())
 
 
-def _measured(given: Sequence[tuple[str | Path, str]], a: Reader, b: Reader, opened: ExitStack) -> Noise:
+def _measured(given: Sequence[tuple[str | os.PathLike[str], str]], a: Reader, b: Reader, opened: ExitStack) -> Noise:
     """Return the rung of other runs, each with the option that named it."""
     from probe.comparison.noise.measured import FurtherRuns, Reference
     from probe.comparison.noise.other_runs import OtherRun

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from probe.comparison.distance.combined import LACKING, Fused
 from probe.comparison.distance.metrics import Metrics, Side, Status, kind_of, measure_pair
@@ -41,10 +41,10 @@ class OtherRun:
         the recordings that are compared
     """
 
-    def __init__(self, path: str | Path, option: str, a: Reader, b: Reader) -> None:
+    def __init__(self, path: str | os.PathLike[str], option: str, a: Reader, b: Reader) -> None:
         self.option = option
         self.reader = open_reader(path)
-        self.name = Path(path).name
+        self.name = self.reader.path.name
         try:
             self._check(a, b)
         except BaseException:

@@ -71,7 +71,7 @@ def read_events(path: Path, files: list[Path]) -> RunCurves:
                 raise FormatError(f"{file}, byte {offset}: not an event of TensorBoard ({error})") from None
     if not found:
         raise FormatError(f"{path}: its events hold no scalar; expected loss, grad-norm, learning-rate …")
-    return RunCurves(str(path), TENSORBOARD, found.series(), {}, (*found.notes, *notes))
+    return found.curves(path, TENSORBOARD, tuple(notes))
 
 
 def _records(file: Path, data: bytes, notes: list[str]) -> Iterator[tuple[int, bytes]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from probe.curve_comparison.reading import events, logs, tables, trainer
 from probe.curve_comparison.reading.recorded import read_recording
 from probe.curve_comparison.reading.series import RunCurves
-from probe.damage import reading
+from probe.damage import reading, refuse_pointer
 from probe.errors import FormatError, StoreError
 from probe.ranks.layout.files import has_ranks
 from probe.store.places import place_of
@@ -22,7 +23,7 @@ _EXPECTED = (
 )
 
 
-def read_curves(path: str | Path) -> RunCurves:
+def read_curves(path: str | os.PathLike[str]) -> RunCurves:
     """Return all curves of a run.
 
     Parameters
@@ -50,6 +51,7 @@ def read_curves(path: str | Path) -> RunCurves:
             head = file.read(_HEAD)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    refuse_pointer(path)
     if head.startswith(_HDF5):
         return read_recording(path)
     with reading(path):

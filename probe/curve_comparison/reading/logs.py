@@ -8,8 +8,9 @@ from pathlib import Path
 
 from probe.curve_comparison.reading import framework_logs as printed
 from probe.curve_comparison.reading.framework_logs import Found, Printed
-from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR, canonical
+from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR, canonical, is_of_the_machine
 from probe.curve_comparison.reading.series import Collector, RunCurves
+from probe.curve_comparison.reading.trainer import SUMMARY
 from probe.errors import FormatError
 
 MEGATRON, MINDFORMERS = "Megatron log", "MindFormers log"
@@ -17,11 +18,18 @@ PADDLENLP, TRAINER, LOSS_MONITOR = "PaddleNLP log", "Trainer output", "LossMonit
 
 _MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 _VALIDATION = re.compile(r"\b(validation|test) loss at iteration (\d+)([^|]*)\|(.*)")
-_MINDFORMERS = re.compile(r"\bEpoch:\s*\[\s*(\d+)\s*/\s*\d+\s*\],\s*step:\s*\[\s*(\d+)\s*/\s*(\d+)\s*\],(.*)")
-_FIELD = re.compile(r"([A-Za-z][\w .()/-]{0,99}?):\s*(\[[^\]]{0,999}\]|[^,]*)(?:,|$)")
+_MINDFORMERS = re.compile(r"\bEpoch:\s*\[\s*(\d+)\s*/\s*\d+\s*\],\s*step:\s*\[\s*(\d+)\s*/\s*(\d+)\s*\],?(.*)")
+_FIELD = re.compile(r"([A-Za-z][\w .()/-]{0,199}?):\s*(\[[^\]]{0,999}\]|[^,]*)(?:,|$)")
 """a name and its value; bounded, as a long line without a colon would be gone over from each of its letters"""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.IGNORECASE)
 _LEADING = re.compile(rf"\s*({_NUMBER.pattern})(?:\s*[A-Za-z/%]*)?\s*$", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(?<![\w./()-])([A-Za-z_][\w./()-]{{0,199}})['\"]?(?::\s+|\s*=\s*)['\"\[]?(?:{_NUMBER.pattern})(?![\w:])",
+    re.IGNORECASE,
+)
+"""a name and a number"""
+_MOST_SHOWN = 80
+"""characters of a line"""
 _NOTHING = {"", "none", "null", "n/a"}
 EXPECTED = (
     "Megatron's “iteration 1/ 500 | … | lm loss: 1.08E+01 | grad norm: 2.1 |” or "
@@ -46,11 +54,25 @@ def read_log(path: Path, text: str) -> RunCurves:
         a loss, gradient norm or learning rate is no number; with the line
     """
     kind = kind_of_log(text)
-    rows, notes = _KINDS[kind][1](text.splitlines())
+    lines = text.splitlines()
+    rows, notes = _KINDS[kind][1](lines)
     found = Collector()
     for row in rows:
         _take(found, row.step, row.name, row.text, f"{path}, line {row.line}")
-    return RunCurves(str(path), kind, found.series(), {}, (*found.notes, *notes))
+    return found.curves(path, kind, (*notes, *_unread(lines, {row.line for row in rows})))
+
+
+def _unread(lines: list[str], read: set[int]) -> Iterator[str]:
+    """Say how many lines hold a number, and are none of those that were read: from the first of these on."""
+    found: list[tuple[int, str]] = []
+    for number in range(min(read, default=0) + 1, len(lines) + 1):
+        named = [] if number in read else [*_NAMED.finditer(lines[number - 1])]
+        own = [each for each in named if not is_of_the_machine(each[1])]
+        if own and not any(each[1] in SUMMARY for each in named):
+            found.append((number, lines[number - 1][own[0].start() :].strip()))
+    if found:
+        count = f"{len(found):,} lines hold numbers and are" if len(found) > 1 else "1 line holds numbers and is"
+        yield f"{count} not read, first line {found[0][0]}: “{found[0][1][:_MOST_SHOWN]}”"
 
 
 def _megatron_fields(line: str) -> Iterator[tuple[int, str, str]]:

@@ -6,14 +6,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from probe.curve_comparison.reading.names import LR, canonical
+from probe.curve_comparison.reading.names import GRAD_NORM, LR, canonical
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+)(?:\.(\d*))?(?:[eE]([+-]?\d+))?\s*$")
 
+_LOCAL_NORM = "local_norm"
+"""MindFormers' name for the norm of one parameter's gradient, which stands behind a slash"""
 _MOST_OF_A_RATE = 1e-3
 """0.001 may be the whole of a learning rate, and not what is left of it by printing"""
 
@@ -132,6 +135,18 @@ class Collector:
         first, last = min(self._twice), max(self._twice)
         steps = f"step {first} stands" if first == last else f"steps {first} to {last} stand"
         return (f"{steps} there more than once (a restart?): what came last counts",)
+
+    def curves(self, path: Path, kind: str, notes: tuple[str, ...] = ()) -> RunCurves:
+        """Return the curves of a file; norms of single gradients apart, and without gradient norms that were not computed."""
+        series = self.series()
+        norms = {
+            name.partition("/")[2]: series.pop(name) for name in [*series] if name.partition("/")[0] == _LOCAL_NORM
+        }
+        total = series.get(GRAD_NORM)
+        if total is not None and len(total.values) > 1 and not total.values.any():
+            del series[GRAD_NORM]
+            notes = (f"{total.written} is 0 in all {len(total.values)} steps: it was not computed there", *notes)
+        return RunCurves(str(path), kind, series, norms, (*self.notes, *notes))
 
     def series(self) -> dict[str, Series]:
         """Return the series by name; where two names mean the same, one keeps the name it was written under."""

@@ -52,7 +52,7 @@ def read_table(path: Path, text: str) -> RunCurves:
                 found.add(int(step), name, value, cell.strip())
     if not found:
         raise FormatError(f"{path}: no row with a number behind the header {', '.join(names)}")
-    return RunCurves(str(path), TABLE, found.series(), {}, found.notes)
+    return found.curves(path, TABLE)
 
 
 def _delimiter(line: str) -> str:

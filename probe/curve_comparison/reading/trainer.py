@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _lines(path: Path, text: str) -> RunCurves:
             raise FormatError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
         _take(found, entry, f"{path}, line {number}")
     run = _checked(path, LINES, found)
-    return RunCurves(run.path, run.kind, run.series, {}, (*run.notes, *notes))
+    return replace(run, notes=(*run.notes, *notes))
 
 
 def _checked(path: Path, kind: str, found: Collector) -> RunCurves:
@@ -77,7 +78,7 @@ def _checked(path: Path, kind: str, found: Collector) -> RunCurves:
         raise FormatError(
             f"{path}: its entries hold no number beside the step; expected loss, grad_norm, learning_rate …"
         )
-    return RunCurves(str(path), kind, found.series(), {}, found.notes)
+    return found.curves(path, kind)
 
 
 def _take(found: Collector, entry: Any, where: str) -> None:

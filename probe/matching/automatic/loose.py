@@ -15,7 +15,7 @@ from probe.matching.automatic import likeness, values
 from probe.matching.automatic.outline import Outline, Weight
 from probe.matching.automatic.weights.axes import order_of
 from probe.matching.result import Matching, Place, Reason, View, WeightBundle
-from probe.numbers.layouts import unpacked
+from probe.numbers.layouts import recorded_kind, unpacked
 
 _SAME_VALUES, _ALONE = 0.95, 0.7
 
@@ -130,7 +130,8 @@ class _Side:
             yield from (each for each in self._of_module(index) if each.name not in there)
 
     def _of_module(self, index: int) -> Iterator[_Loose]:
-        path, classes = self.outline.tree.path(index), (self.outline.tree.class_name(index),)
+        module = self.outline.tree.modules[index]
+        path, classes = module.path, recorded_kind(self._framework, module)
         weights = ((weight, False) for weight in self.outline.weights[index])
         buffers = ((weight, True) for weight in self.outline.buffers.get(index, ()))
         for weight, is_buffer in (*weights, *buffers):

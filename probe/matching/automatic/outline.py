@@ -12,7 +12,7 @@ import numpy as np
 
 from probe.matching.automatic.likeness import kind_of
 from probe.matching.automatic.weights.turned import turned_classes
-from probe.numbers.layouts import layout_of
+from probe.numbers.layouts import layout_of, recorded_kind
 from probe.records import HashKind, ModuleInfo, ParameterInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -352,7 +352,7 @@ def weights_of(
             owner, _, slot = name.rpartition(".")
             other = tree.by_path.get(owner)
             if other is not None and other != each.module:
-                canonical = layout_of(framework, (tree.class_name(other),), slot).name
+                canonical = layout_of(framework, recorded_kind(framework, tree.modules[other]), slot).name
                 is_again = kind_of(tree.class_name(each.module)) == "recurrent" and _is_below(tree, other, each.module)
                 found[other].append(Weight(canonical, shape, *known, stored, parameter=index, is_again=is_again))
     return [tuple(each) for each in found]

@@ -35,6 +35,35 @@ class LookedThrough:
         return self.mapping.rules if self.inner is None else (*self.mapping.rules, self.inner)
 
 
+def with_wrappers(mapping: LayerMapping, a: Tree, b: Tree) -> tuple[Tree, Tree]:
+    """Return the trees, in which a module that a line names in the place of a wrapper is one too, whatever its class.
+
+    A line says that what is in a wrapper on one side is in a module on the other that holds nothing else.
+    """
+    sections = (each for each in mapping.sections if each.name == TOP or each.class_name in AROUND_MODELS)
+    ends = [(rule.source, rule.target) for section in sections for rule in section.rules if len(rule.targets) == 1]
+    found: tuple[set[int], set[int]] = (set(), set())
+    for names in (*ends, *(pair[::-1] for pair in ends)):
+        for (known, other), (key, path), held in (((a, b), names, found[1]), ((b, a), names, found[0])):
+            if _stays_around(known, key):
+                held.update(_holders(other, path))
+    return Tree(a.modules, found[0]) if found[0] else a, Tree(b.modules, found[1]) if found[1] else b
+
+
+def _holders(tree: Tree, path: Names) -> list[int]:
+    """Return the modules of unknown classes on a path that hold nothing but the next one; none where one holds more."""
+    here, found = tree.unwrapped(tree.root), []
+    for name in path:
+        inner = tree.children[here].get(name)
+        if inner is None and name in NAMES:
+            continue
+        if inner is None or len(tree.children[here]) > 1 or tree.modules[here].n_params != tree.modules[inner].n_params:
+            return []
+        found.append(here)
+        here = tree.unwrapped(inner)
+    return found
+
+
 def looked_through(mapping: LayerMapping, source: Tree, target: Tree) -> LookedThrough:
     """Return a mapping without what it says of wrappers that the source does not have.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -19,7 +20,7 @@ _APART = 3600
 """seconds between the starts of two ranks of one run, at most"""
 
 
-def files_of(given: str | Path) -> tuple[Path, ...]:
+def files_of(given: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Return the recordings that a path stands for: a file, or one of each rank, in the order of ranks.
 
     Parameters
@@ -38,12 +39,12 @@ def files_of(given: str | Path) -> tuple[Path, ...]:
         return (path,)
     if path.is_dir():
         return _in_folder(path)
-    if glob.has_magic(str(given)):
-        found = matching(str(given))
+    if glob.has_magic(str(path)):
+        found = matching(str(path))
         if not found:
-            raise StoreError(f"no file matches {given}")
-        return _of_one_prefix(given, found)
-    return _of_one_prefix(given, _with_prefix(path)) or (path,)
+            raise StoreError(f"no file matches {path}")
+        return _of_one_prefix(path, found)
+    return _of_one_prefix(path, _with_prefix(path)) or (path,)
 
 
 def has_ranks(given: str | Path) -> bool:
@@ -83,7 +84,7 @@ def _in_folder(path: Path) -> tuple[Path, ...]:
     raise StoreError(f"{path} is a folder with no files of ranks (a.rank00000.h5 …){more}; give the recording in it")
 
 
-def _of_one_prefix(given: str | Path, found: Sequence[Path]) -> tuple[Path, ...]:
+def _of_one_prefix(given: Path, found: Sequence[Path]) -> tuple[Path, ...]:
     """Return files in the order of their ranks."""
     told = {each: RANK.fullmatch(each.name) for each in found}
     prefixes = sorted({match["prefix"] if match else each.name for each, match in told.items()})

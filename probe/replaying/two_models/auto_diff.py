@@ -8,9 +8,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Never, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from probe.comparison.answer import Comparison
 from probe.comparison.run import compare
@@ -30,37 +30,106 @@ from probe.store.reading.reader import Reader
 _CALL = "probe.auto_diff()"
 _MODES = {"strict": "allclose", "mean": "mean_abs"}
 """metrics of `probe.compare` by what compare_mode is called"""
-_OTHER_NAMES = {
-    "loss_fn": "loss_fns", "optimizer": "optimizers", "diff_phase": "phases", "auto_weights": "auto_init", "options": "atol=, rtol=, …",
-    "layer_mapping": "layer_map", "mapping": "layer_map",
-}  # fmt: skip
-"""what options are called elsewhere"""
-_NAMES = (
-    "loss_fns", "optimizers", "steps", "phases", "single_step", "layer_map", "black_list", "white_list", "atol", "rtol", "auto_init",
-    "compare_mode", "keep",
-)  # fmt: skip
+_OF_PADIFF = {"loss_fn": "loss_fns", "optimizer": "optimizers", "diff_phase": "phases", "auto_weights": "auto_init"}
+"""what PaDiff calls options"""
+_LEFT_BY_PADIFF = {"use_loss", "use_opt", "opt_type"}
+"""what it writes into the dict of options that it is given"""
 _LOOSE = 0.1
 """a relative tolerance from which on two networks of random weights may pass"""
 
 
-@dataclass(frozen=True)
-class _Judging:
-    """How the two runs are compared."""
+class PaDiffOptions(TypedDict, total=False):
+    """Options as PaDiff has them."""
 
-    atol: float | None
-    rtol: float | None
-    compare_mode: str
-    black_list: tuple[str, ...]
-    white_list: tuple[str, ...]
+    loss_fn: Sequence[Any] | None
+    optimizer: Sequence[Any] | None
+    diff_phase: PassesName | Literal["backward"]
+    auto_weights: bool
+    options: Mapping[str, Any]
+    """any of the options, PaDiff's own or those of `auto_diff`"""
+    debug: bool
+    cmd: bool
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of `auto_diff`."""
+
+    loss_fns: Sequence[Any] | None = None
+    optimizers: Sequence[Any] | None = None
+    steps: int = 1
+    phases: str = "both"
+    single_step: bool = False
+    layer_map: Any = None
+    black_list: str | Iterable[str] = ()
+    white_list: str | Iterable[str] = ()
+    atol: float | None = None
+    rtol: float | None = None
+    auto_init: bool = True
+    compare_mode: str = "strict"
+
+    def with_padiff(self, given: Mapping[str, Any]) -> _Options:
+        """Return the options with those that PaDiff names. Raises ConfigError."""
+        found: dict[str, Any] = {}
+        for name, value in {**given, **(given.get("options") or {})}.items():
+            own = _OF_PADIFF.get(name, name)
+            if name in ("debug", "cmd") and value:
+                warn(f"{_CALL}: {name} has no effect: look into the answer, or give keep= and open its recordings")
+            elif own not in _NAMES:
+                _require_known(name)
+            elif own in found or getattr(self, own) is not getattr(_Options, own):
+                raise ConfigError(f"{_CALL}: {own} is given twice")
+            else:
+                found[own] = value
+        return replace(self, **found)
+
+    def usable(self) -> _Options:
+        """Return the options without those that have no effect beside others, which is said. Raises ConfigError."""
+        self._check()
+        changes: dict[str, tuple[Any, str]] = {}
+        if self.phases == "backward":
+            changes["phases"] = "both", "the forward is judged too"
+        if self.single_step and not (self.atol is None and self.rtol is None):
+            changes["atol"] = changes["rtol"] = None, "single_step judges each module by its own rounding"
+        if self.steps > 1 and (self.single_step or self.optimizers is None or self.phases == "forward"):
+            changes["steps"] = (
+                1,
+                "every step is the same without optimizers, in the forward alone, and with single_step",
+            )
+        for name, (value, why) in changes.items():
+            if getattr(self, name) is not None:
+                taken = "not used" if value is None else f"taken as {value!r}"
+                warn(f"{_CALL}: {name}={getattr(self, name)!r} is {taken}: {why}")
+        return replace(self, **{name: value for name, (value, _) in changes.items()})
+
+    def _check(self) -> None:
+        """Refuse options that make no sense."""
+        for name, known in (("phases", [*get_args(PassesName), "backward"]), ("compare_mode", _MODES)):
+            if getattr(self, name) not in known:
+                expected = " or ".join(map(repr, known))
+                raise ConfigError(f"{name}={getattr(self, name)!r} is not known; expected {expected}")
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise ConfigError(f"steps={self.steps!r} cannot be used; expected a number from 1")
+        for name in ("loss_fns", "optimizers"):
+            both = getattr(self, name)
+            if both is not None and not (isinstance(both, (tuple, list)) and len(both) == 2):
+                raise ConfigError(f"{name}={type(both).__name__} cannot be used; expected two, A's and B's")
+        if self.single_step and (self.white_list or self.black_list):
+            raise ConfigError("single_step replays one step of all modules: leave white_list and black_list out")
+        if self.rtol is not None and self.rtol > _LOOSE:
+            warn(f"{_CALL}: rtol={self.rtol:g} lets two models of different random weights pass")
 
     @property
-    def options(self) -> dict[str, Any]:
+    def of_compare(self) -> dict[str, Any]:
         """Options of `probe.compare`."""
-        rules = [{"path": glob, "ignore": True} for glob in self.black_list]
+        rules = [{"path": glob, "ignore": True} for glob in _listed(self.black_list)]
         fixed = self.atol is not None or self.rtol is not None
         return {
             "atol": self.atol, "rtol": self.rtol, "metric": _MODES[self.compare_mode] if fixed else None, "rules": rules or None,
         }  # fmt: skip
+
+
+_NAMES = tuple(each.name for each in fields(_Options))
 
 
 def auto_diff(
@@ -81,7 +150,7 @@ def auto_diff(
     auto_init: bool = True,
     compare_mode: CompareModeName = "strict",
     keep: str | Path | None = None,
-    **unknown: Never,
+    **padiff: Unpack[PaDiffOptions],
 ) -> Comparison:
     """Run two models with the same weights and inputs, and name the first place where they diverge.
 
@@ -94,18 +163,20 @@ def auto_diff(
         the baseline and the other one: models, or names of functions that return the model, or the model and its arguments
     inputs
         two dicts of arguments, A's and B's, of tensors or numpy arrays; or one for both; or a list of these, whose gradients add up
+        (a list of two dicts with other names or types is A's and B's)
     loss_fns
-        two functions of what the models return (or their names); the mean of the first tensor when None
+        two functions of what the models return (or their names); the mean of the first tensor when None. PaDiff's ``loss_fn``
     optimizers
-        two optimizers, or functions that update and clear the gradients; of models that are named, names of functions of the model
+        two optimizers, or functions that update and clear the gradients; of models that are named, names of functions of the model.
+        PaDiff's ``optimizer``
     steps
-        training steps; more than one needs optimizers
+        training steps; one without optimizers
     phases
-        ``"both"``, or ``"forward"`` for no backward pass
+        ``"both"``, or ``"forward"`` for no backward pass. PaDiff's ``diff_phase``
     single_step
         run each module of B alone with what A's was given, as `probe.replay` does: errors are not inherited
     layer_map
-        a layer mapping as for `probe.compare`, or pairs of modules or paths: those of A, each with that of B
+        a layer mapping as for `probe.compare`, or pairs of modules or paths, one of A and one of B: a list, a dict or PaDiff's LayerMap
     black_list
         paths or globs of modules that are not judged
     white_list
@@ -114,9 +185,16 @@ def auto_diff(
         a fixed tolerance, for every element (``"strict"``) or for the mean error of a tensor (``"mean"``); without one, what is
         known of rounding decides
     auto_init
-        give B the weights of A
+        give B the weights of A. PaDiff's ``auto_weights``
     keep
         a folder for the two recordings, ``a.h5`` and ``b.h5``
+    padiff
+        options by their names in PaDiff, and its dict ``options``
+
+    Returns
+    -------
+    Comparison
+        true if the two are aligned: ``assert probe.auto_diff(...)``
 
     Raises
     ------
@@ -125,16 +203,25 @@ def auto_diff(
     RecordingError, ConversionError, MappingError
         a model cannot be recorded, a weight has no counterpart, the mapping cannot be used
     """
-    _refuse(unknown)
-    judging = _Judging(atol, rtol, compare_mode, _listed(black_list), _listed(white_list))
-    _check(judging, steps, phases, optimizers, single_step)
+    given = _Options(
+        loss_fns,
+        optimizers,
+        steps,
+        phases,
+        single_step,
+        layer_map,
+        black_list,
+        white_list,
+        atol,
+        rtol,
+        auto_init,
+        compare_mode,
+    )
+    options = given.with_padiff(padiff).usable()
     folder = Path(tempfile.mkdtemp(prefix="probe-auto-diff-")) if keep is None else Path(keep)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        run = _AutoDiff(folder, steps, phases == "both", auto_init, judging)
-        answer = run.answered(
-            (model_a, model_b), inputs, loss_fns or (None, None), optimizers or (None, None), layer_map, single_step
-        )
+        answer = _AutoDiff(folder, options).answered((model_a, model_b), inputs)
     except BaseException:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -144,88 +231,59 @@ def auto_diff(
     return answer
 
 
-def _refuse(unknown: Mapping[str, Any]) -> None:
-    for name in unknown:
-        meant = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, _NAMES, 1)), "")
-        hint = f"; did you mean {meant}?" if meant else ""
-        raise ConfigError(f"{_CALL} has no option {name!r}{hint} It has {', '.join(_NAMES)}")
+def _require_known(name: str) -> None:
+    if name in _LEFT_BY_PADIFF or name in PaDiffOptions.__annotations__:
+        return
+    close = difflib.get_close_matches(name, [*_NAMES, *_OF_PADIFF], 1)
+    meant = "layer_map" if "mapping" in name else close[0] if close else ""
+    hint = f"did you mean {meant}? It has" if meant else "it has"
+    raise ConfigError(f"{_CALL} has no option {name!r}; {hint} {', '.join(_NAMES)}, keep")
 
 
 def _listed(globs: str | Iterable[str]) -> tuple[str, ...]:
     return (globs,) if isinstance(globs, str) else tuple(globs)
 
 
-def _check(judging: _Judging, steps: int, phases: str, optimizers: Any, single_step: bool) -> None:
-    """Refuse options that make no sense."""
-    if phases not in get_args(PassesName):
-        raise ConfigError(f"phases={phases!r} is not known; expected {' or '.join(map(repr, get_args(PassesName)))}")
-    if judging.compare_mode not in _MODES:
-        raise ConfigError(
-            f"compare_mode={judging.compare_mode!r} is not known; expected {' or '.join(map(repr, _MODES))}"
-        )
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigError(f"steps={steps!r} cannot be used; expected a number from 1")
-    if steps > 1 and (optimizers is None or phases != "both"):
-        raise ConfigError(
-            f"steps={steps} needs optimizers=(optimizer_a, optimizer_b) and phases='both': else every step is the same"
-        )
-    if single_step and (judging.atol is not None or judging.rtol is not None):
-        raise ConfigError("single_step judges each module by its own rounding: leave atol and rtol out")
-    if single_step and (steps > 1 or judging.white_list or judging.black_list):
-        raise ConfigError("single_step replays one step of all modules: leave steps, white_list and black_list out")
-    if judging.rtol is not None and judging.rtol > _LOOSE:
-        warn(f"{_CALL}: rtol={judging.rtol:g} lets two models of different random weights pass")
-
-
 class _AutoDiff:
     """A comparison under way."""
 
-    def __init__(self, folder: Path, steps: int, backward: bool, auto_init: bool, judging: _Judging) -> None:
+    def __init__(self, folder: Path, options: _Options) -> None:
         self.a, self.b = folder / "a.h5", folder / "b.h5"
-        self.begun = folder / "a.begun.h5" if auto_init and judging.white_list else None
+        self.folder, self.options = folder, options
+        self.begun = folder / "a.begun.h5" if options.auto_init and _listed(options.white_list) else None
         """all weights of A, where the recording has those of some modules alone"""
-        self.folder, self.steps, self.backward, self.auto_init, self.judging = (
-            folder,
-            steps,
-            backward,
-            auto_init,
-            judging,
-        )
 
-    def answered(
-        self, models: tuple[Any, Any], inputs: Any, losses: Sequence[Any], updates: Sequence[Any], layer_map: Any, single_step: bool
-    ) -> Comparison:  # fmt: skip
+    def answered(self, models: tuple[Any, Any], inputs: Any) -> Comparison:
         """Run both, and compare."""
-        given = _micros(inputs)
-        modules = list(self.judging.white_list) or None
+        options, given = self.options, _micros(inputs)
+        steps, backward = options.steps, options.phases != "forward"
+        losses, updates = options.loss_fns or (None, None), options.optimizers or (None, None)
+        modules = list(_listed(options.white_list)) or None
         if isinstance(models[0], str):
-            record_elsewhere(
-                models[0], given[0], losses[0], updates[0], self.steps, self.backward, self.a, modules, self.begun
-            )
+            record_elsewhere(models[0], given[0], losses[0], updates[0], steps, backward, self.a, modules, self.begun)
         else:
             self._record_a(models[0], given[0], losses[0], updates[0], modules)
         model, own = model_of(models[1]) if isinstance(models[1], str) else (models[1], {})
-        mapping = mapping_of(layer_map, models[0], model)
-        if single_step:
+        mapping = mapping_of(options.layer_map, models[0], model)
+        if options.single_step:
             micro = {**own, **(given[1][0] if given[1] else {})}
-            return replay(model, self.a, mapping, inputs=micro, weights="a" if self.auto_init else "b")
+            return replay(model, self.a, mapping, inputs=micro, weights="a" if options.auto_init else "b")
         loss, update = _resolved(losses[1], None), _resolved(updates[1], model)
         micros = [{**own, **micro} for micro in given[1]] or [own]
-        self._record_b(Training(model, micros, loss, update, self.steps, self.backward), mapping, modules)
-        return compare(self.a, self.b, mapping, **self.judging.options)
+        self._record_b(Training(model, micros, loss, update, steps, backward), mapping, modules)
+        return compare(self.a, self.b, mapping, **options.of_compare)
 
     def _record_a(self, model: Any, micros: Sequence[Any], loss: Any, update: Any, modules: list[str] | None) -> None:
         replaying = verbs_for(model, _CALL)
-        training = Training(
-            model, micros or [{}], _resolved(loss, None), _resolved(update, model), self.steps, self.backward
-        )
+        steps, backward = self.options.steps, self.options.phases != "forward"
+        training = Training(model, micros or [{}], _resolved(loss, None), _resolved(update, model), steps, backward)
         with kept(replaying, model), _optimizer_kept(replaying.adapter, training.update):
             record(training, replaying, self.a, modules, self.begun)
 
     def _record_b(self, training: Training, mapping: Any, modules: list[str] | None) -> None:
         replaying = verbs_for(training.model, _CALL)
         with kept(replaying, training.model), _optimizer_kept(replaying.adapter, training.update):
-            if self.auto_init:
+            if self.options.auto_init:
                 with Reader(self.begun or self.a) as a:
                     ready = prepared(
                         replaying, training.model, a, 0, self.folder, PairingOptions(load_mapping(mapping))
@@ -262,6 +320,9 @@ def _resolved(what: Any, model: Any) -> Any:
 
 def _micros(inputs: Any) -> tuple[list[Any], list[Any]]:
     """Return the arguments of both models, by micro-batch."""
+    if isinstance(inputs, list) and len(inputs) == 2 and all(isinstance(each, Mapping) for each in inputs):
+        kinds = [{name: type(value) for name, value in each.items()} for each in inputs]
+        inputs = inputs if kinds[0] == kinds[1] else tuple(inputs)
     found = inputs if isinstance(inputs, list) else [] if inputs is None else [inputs]
     pairs = [(each, each) if isinstance(each, Mapping) else each for each in found]
     for each in pairs:

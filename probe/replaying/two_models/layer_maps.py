@@ -16,7 +16,7 @@ def mapping_of(given: Any, model_a: Any, model_b: Any) -> Any:
     Parameters
     ----------
     given
-        such a mapping, or pairs of modules or paths: a list of them, or a dict
+        such a mapping, or pairs of modules or paths: a list of them, a dict, or an object whose ``map`` is one (PaDiff's LayerMap)
 
     Raises
     ------
@@ -27,24 +27,27 @@ def mapping_of(given: Any, model_a: Any, model_b: Any) -> Any:
         return given
     if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
         return given
+    given = getattr(given, "map", given)
     pairs = list(given.items()) if isinstance(given, Mapping) else list(given) if isinstance(given, Iterable) else None
     if pairs is None or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise ConfigError(
             f"layer_map={type(given).__name__} cannot be used; expected a layer mapping, or pairs of modules or paths"
         )
-    return {"TopLayer": {_path(model_a, a): _path(model_b, b) for a, b in pairs}}
+    return {"TopLayer": dict(_paths((model_a, model_b), *pair) for pair in pairs)}
 
 
-def _path(model: Any, module: Any) -> str:
-    if isinstance(module, str):
-        return module
-    found = (
-        []
-        if isinstance(model, str)
-        else [each.path for each in adapter_for(model).modules(model) if each.module is module]
+def _paths(models: tuple[Any, Any], one: Any, other: Any) -> tuple[str, str]:
+    """Return the paths of a pair in A and B, whichever of the two comes first. Raises ConfigError."""
+    for pair in ((one, other), (other, one)):
+        a, b = map(_path, models, pair)
+        if a is not None and b is not None:
+            return a, b
+    raise ConfigError(
+        f"layer_map pairs a {type(one).__name__} with a {type(other).__name__}, and they are not one of A and one of B"
     )
-    if not found:
-        raise ConfigError(
-            f"layer_map names a {type(module).__name__} that is not in its model; expected pairs (module of A, module of B)"
-        )
-    return found[0]
+
+
+def _path(model: Any, module: Any) -> str | None:
+    if isinstance(module, str) or isinstance(model, str):
+        return module if isinstance(module, str) else None
+    return next((each.path for each in adapter_for(model).modules(model) if each.module is module), None)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probe.records import Role
+from probe.errors import ConfigError
+from probe.records import Role, listed
 
 if TYPE_CHECKING:
-    from probe.comparison.result import SlotResult
-    from probe.recording import Observed
+    from probe.comparison.result import SlotResult, SlotResults
+    from probe.recording import ModuleRecords, Observed
     from probe.store.reading.reader import Reader
 
 _OF_PARAMETERS = {Role.PARAM, Role.PARAM_GRAD, Role.STATE, Role.DELTA}
@@ -63,7 +64,7 @@ def data_array(tensor: Observed, reader: Reader) -> Any:
     facts = {"path": tensor.path, "role": tensor.role.label, "slot": tensor.slot, "phase": tensor.phase.label,
              "step": tensor.step, "micro": tensor.micro, "call": tensor.call}  # fmt: skip
     return _xarray().DataArray(
-        tensor.values(), dims=axes_of(tensor, reader), name=_name(tensor.path, facts), attrs=facts
+        tensor.values(), {"step": tensor.step}, axes_of(tensor, reader), _name(tensor.path, facts), facts
     )
 
 
@@ -74,7 +75,30 @@ def data_set(pair: SlotResult) -> Any:
     facts = {"path_a": pair.path_a, "path_b": pair.path_b, "role": pair.role.label, "slot_a": pair.slot_a,
              "slot_b": pair.slot_b, "phase": pair.phase.label, "step": pair.step, "micro": pair.micro, "call": pair.call,
              "verdict": pair.verdict}  # fmt: skip
-    return _xarray().Dataset({"a": (dims, a), "b": (dims, b)}, attrs=facts)
+    return _xarray().Dataset({"a": (dims, a), "b": (dims, b)}, {"step": pair.step}, facts)
+
+
+def over_steps(tensors: ModuleRecords | SlotResults) -> Any:
+    """Return one tensor, or pair of tensors, over the steps: what `data_array` or `data_set` has of each, along ``step``.
+
+    Raises
+    ------
+    ConfigError
+        there is none, there are several in a step, or the shapes differ
+    """
+    kinds = dict.fromkeys(map(_kind, tensors))
+    if len(kinds) != 1 or len({each.step for each in tensors}) < len(tensors):
+        raise ConfigError(
+            f"to_xarray() needs one tensor of one shape in each step, got {len(tensors)} tensors: {listed(kinds) or 'none'}; "
+            'choose one, as in run[path].output.sel(slot="0", micro=0).to_xarray()'
+        )
+    return _xarray().concat([each.to_xarray() for each in tensors], "step", combine_attrs="drop_conflicts")
+
+
+def _kind(each: Observed | SlotResult) -> str:
+    path, slot = (each.path_a, each.slot_a) if hasattr(each, "path_a") else (each.path, each.slot)
+    shape = each.shape_a if hasattr(each, "shape_a") else each.shape
+    return f"{path} {each.phase.label} {each.role.label} {slot} {list(shape)}"
 
 
 def _name(path: str, facts: Mapping[str, object]) -> str:

@@ -62,13 +62,14 @@ def save(answer: Comparison, path: str | Path, style: str | None = None, top: in
         the file cannot be written
     """
     path, style = Path(path), style or format_of(path)
+    text = "" if style == "parquet" else rendered(answer, style, top)
     try:
         if style == "parquet":
             from probe.report.table import write_parquet
 
             write_parquet(answer, path)
         else:
-            path.write_text(rendered(answer, style, top), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
     return path
@@ -91,8 +92,9 @@ def save_run(reader: Reader, path: str | Path, step: int | None = None) -> Path:
     path = Path(path)
     if format_of(path) != "html":
         raise ConfigError(f"{path}: one recording is saved as .html")
+    page = run_as_html(reader, step)
     try:
-        path.write_text(run_as_html(reader, step), encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
     return path

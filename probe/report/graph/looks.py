@@ -14,7 +14,7 @@ from probe.report.graph.both import ABSENT, BothFlows, pairs_of
 from probe.report.graph.flow import Edge, Kind
 from probe.report.graph.joined import Joined
 
-_RANKS = {"introduced": 5, "inherited": 4, "noise": 2, "equal": 1}
+_RANKS = {"introduced": 5, "inherited": 4, "not judged": 2.5, "noise": 2, "equal": 1}
 _BACK = {Role.INPUT: (Role.GRAD_INPUT, Role.GRAD_TOTAL), Role.OUTPUT: (Role.GRAD_OUTPUT,)}
 """where the gradient stands of what a call was given, and of what it returned"""
 _GIVEN = Role.INPUT, Role.GRAD_OUTPUT
@@ -34,7 +34,7 @@ class Look:
     """relative"""
 
     @property
-    def rank(self) -> tuple[int, float]:
+    def rank(self) -> tuple[float, float]:
         """Sorts the worst last."""
         return _RANKS.get(self.verdict, 3 if self.verdict == UNMATCHED else 0), -1.0 if math.isnan(
             self.error

@@ -8,13 +8,14 @@ docs/guide/report.md describes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from probe._version import __version__
 from probe.comparison.distance.metrics import Side, values_of_pair
 from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
 from probe.comparison.noise.interface import TOLERANCE
+from probe.comparison.notes import Note
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
@@ -30,6 +31,7 @@ from probe.report.html.curves import curves
 from probe.report.html.flow import both_as_columns
 from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
+from probe.report.left_out import qualification, rest
 from probe.report.names import file_names
 from probe.report.text import headline, stands
 from probe.store.reading.reader import Reader
@@ -104,7 +106,9 @@ class _Document:
             "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
             "acceptance": self._acceptance(),
             "closest_is_fixed": self._closest_is_fixed(),
-            "doubts": list(self.comparison.doubts),
+            "but_for": qualification(self.comparison.verdict, self.comparison.left_out).strip(),
+            "not_compared": rest(self.comparison.left_out) if self.comparison.verdict is Verdict.ALIGNED else "",
+            "doubts": self._doubts(),
             "sides": {name: side_of(reader, self.names[name], self.words) for name, reader in (("a", self.a), ("b", self.b))},
             "pairs": {
                 "a": [pair.a for pair in pairs], "b": [pair.b for pair in pairs],
@@ -138,6 +142,22 @@ class _Document:
             "blame": {code: explained(code) for code in sorted(blame)},
             "tried": {code: REFITS[code] for code in sorted({code for slot in slots for code in slot.tried})},
         }
+
+    def _doubts(self) -> list[dict[str, object]]:
+        """Return why it could not be told, each reason with the module that it names: its path and row, -1 where it names none."""
+        found: dict[str, tuple[str, int]] = {}
+        for reason in self.comparison.reasons:
+            places = ((path, self._row_at(path)) for path in _paths_in(reason))
+            found.setdefault(str(reason), next((each for each in places if each[1] >= 0), ("", rows.ABSENT)))
+        return [{"text": text, "path": path, "row": row} for text, (path, row) in found.items()]
+
+    def _row_at(self, path: str) -> int:
+        """Return the row of a module of A, or of B where A has none of that path; -1 if there is none."""
+        for name, tree in (("a", self.tree_a), ("b", self.tree_b)):
+            module = tree.by_path.get(path)
+            if module is not None:
+                return next(at for at, row in enumerate(self.rows) if getattr(row, name) == module)
+        return rows.ABSENT
 
     # The runs and what ran
 
@@ -275,6 +295,20 @@ class _Document:
     def _to_b(self) -> int:
         """Return what is added to a step of A to get that of B."""
         return next((step_b - step for step, step_b in self.comparison.steps), 0)
+
+
+_PATHS = ("path", "paths", "caller", "first", "place")
+"""names of facts that are modules, or tensors of them: ``output 0 of layers.1``"""
+
+
+def _paths_in(said: Note) -> Iterator[str]:
+    """Yield the paths of modules that a note names, those of notes inside of it too."""
+    for name, value in said.facts.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, Note):
+                yield from _paths_in(each)
+            elif name in _PATHS and each and isinstance(each, str):
+                yield each.rpartition(" of ")[2]
 
 
 def _left(unmatched: tuple[str, ...], unneeded: tuple[str, ...]) -> dict[str, rows.State]:

@@ -13,6 +13,7 @@ from probe.comparison.run import Comparison
 from probe.report.html.document import DETAILS, document
 from probe.report.html.numbers import in_runs
 from probe.report.html.run_document import run_document
+from probe.report.left_out import qualification
 from probe.report.names import file_names, harmless
 from probe.store.reading.reader import Reader
 
@@ -35,7 +36,8 @@ def as_html(comparison: Comparison, serving: Mapping[str, str] | None = None) ->
         a recording is no longer where it was
     """
     names = " and ".join(file_names(comparison.path_a, comparison.path_b))
-    return page(document(comparison, serving), f"{comparison.verdict.value}: {names}", may_ask=serving is not None)
+    title = f"{comparison.verdict.value}{qualification(comparison.verdict, comparison.left_out)}: {names}"
+    return page(document(comparison, serving), title, may_ask=serving is not None)
 
 
 def run_as_html(reader: Reader, step: int | None = None) -> str:

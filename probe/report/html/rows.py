@@ -51,7 +51,7 @@ def merged(
 ) -> list[Row]:  # fmt: skip
     """Return the rows, parents before children, those of one parent in the order in which A first called them.
 
-    What only B has stands in the row of its parent's partner, behind the sibling that it follows in B.
+    What only B has stands where it runs: behind the sibling that it follows in B, or what is in that, wherever A has it.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def merged(
     for index in _as_called(tree_a, begins[0]):
         parent = tree_a.modules[index].parent
         (of_a[parent].children if parent >= 0 else tops).append(of_a[index])
-    _add_of_b(tree_b, of_b, tops, _as_called(tree_b, begins[1]))
+    _add_of_b(tree_b, of_a.values(), of_b, tops, _as_called(tree_b, begins[1]))
     return list(_flat(tops))
 
 
@@ -125,25 +125,24 @@ def _state(
     return left.get(tree.path(index), State.UNCALLED)
 
 
-def _add_of_b(tree: Tree, rows: dict[int, Row], tops: list[Row], order: Iterable[int]) -> None:
-    """Add the rows that only B has to those of their parents, behind what they follow in B."""
-    added: dict[int, dict[Row | None, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    last: dict[int, Row | None] = {}
+def _add_of_b(tree: Tree, of_a: Iterable[Row], of_b: dict[int, Row], tops: list[Row], order: Iterable[int]) -> None:
+    """Add the rows that only B has: behind what they follow in B, wherever that stands, or first in their parents."""
+    first: dict[int, list[Row]] = defaultdict(list)
+    behind: dict[int, list[Row]] = defaultdict(list)
+    last: dict[int, Row] = {}
     for index in order:
-        parent, row = tree.modules[index].parent, rows[index]
-        if row.a != ABSENT:
+        parent, row = tree.modules[index].parent, of_b[index]
+        if row.a == ABSENT:
+            (behind[id(last[parent])] if parent in last else first[parent]).append(row)
+            continue
+        last[parent] = row
+        while parent >= 0 and of_b[parent].a == ABSENT:  # what follows a module that only B has follows what is in it
+            parent = tree.modules[parent].parent
             last[parent] = row
-        else:
-            added[parent][last.get(parent)].append(row)
-    for parent, groups in added.items():
-        children = rows[parent].children if parent >= 0 else tops
-        present = set(map(id, children))
-        found = [
-            row for behind, group in groups.items() if behind is None or id(behind) not in present for row in group
-        ]
-        for child in children:
-            found += [child, *groups.get(child, ())]
-        children[:] = found
+    for parent, group in first.items():
+        (of_b[parent].children if parent >= 0 else tops)[:0] = group
+    for children in (tops, *(row.children for row in of_a)):
+        children[:] = [each for child in children for each in (child, *behind.get(id(child), ()))]
 
 
 def _flat(tops: list[Row]) -> Iterator[Row]:

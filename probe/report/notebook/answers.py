@@ -42,8 +42,7 @@ _SAID = ("equal", "noise", "inherited", "introduced")
 def of_comparison(comparison: Comparison) -> str:
     """Return a comparison: the verdict, the first divergence or why it could not be told, and counts by phase."""
     said, first = comparison.verdict, comparison.first_divergence
-    left_out = comparison.left_out if said is Verdict.ALIGNED else ()
-    parts = [verdict(said, comparison.path_a, comparison.path_b, left_out)]
+    parts = [verdict(said, comparison.path_a, comparison.path_b, comparison.left_out)]
     if said is Verdict.DIVERGED and first is not None:
         parts += _found(first, "First divergence", stands(comparison) if comparison.flip is not None else "")
         parts += _others(comparison.divergences[1:])

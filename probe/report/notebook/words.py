@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.result import Verdict
-from probe.report.left_out import but_for
+from probe.report.left_out import qualification
 from probe.report.names import file_names
 from probe.report.notebook.markup import Html, dim, marked, paragraph, text
 from probe.report.text import LONGEST_LIST
@@ -18,10 +18,10 @@ _MOST = 5
 def verdict(said: Verdict, path_a: str, path_b: str, left_out: Sequence[LeftOut] = ()) -> Html:
     """Return the verdict, what it says nothing of, and which files it is about."""
     name_a, name_b = file_names(path_a, path_b)
-    left = but_for(left_out).strip()
+    left = qualification(said, left_out).strip()
     return paragraph(
         Html(f'<b class="verdict {_COLOURS[said]}">{said.value.upper()}</b>'),
-        marked(left, "warn") if left_out else "",
+        marked(left, "warn") if left else "",
         dim(f" A {name_a} · B {name_b}"),
         kind="head",
     )

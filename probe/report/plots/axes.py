@@ -11,7 +11,7 @@ from probe.report.names import harmless
 A, B = "#1f77d4", "#d9681e"
 """colours of the two sides, told apart by everyone and on light and dark ground"""
 VERDICTS = {
-    "equal": "#8d96a1", "noise": "#5b93b8", "not judged": "#8d96a1", "inherited": "#d98a00", "introduced": "#e0314b",
+    "equal": "#8d96a1", "noise": "#5b93b8", "not judged": "#a07cc0", "inherited": "#d98a00", "introduced": "#e0314b",
 }  # fmt: skip
 BAND = "#5b93b8"
 """what rounding, and the errors of what something was made from, explain"""

@@ -12,11 +12,12 @@ from probe.comparison.result import SlotResult
 from probe.comparison.run import Comparison
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase
+from probe.report.left_out import qualification
 from probe.report.plots.axes import BAND, SMALL, VERDICTS, WORDS, label, legend, one, title
 
 _MANY = 3000
 _SIZES = {"introduced": 60.0}
-_MARKERS = {"introduced": "D"}
+_MARKERS = {"introduced": "D", "not judged": "v"}
 _MOST_NAMED = 3
 _APART = 0.1
 """of the width, that names of places need between them"""
@@ -62,7 +63,10 @@ def draw(comparison: Comparison, step: int | None = None, ax: Any = None) -> Any
     axes.set_ylabel("relative error")
     axes.set_xlabel("tensors in the order of cause" + ("; equal ones at the bottom" if (errors <= 0).any() else ""))
     axes.set_xticks([])
-    title(axes, f"{comparison.verdict.value.upper()}: step {chosen}\n")
+    title(
+        axes,
+        f"{comparison.verdict.value.upper()}{qualification(comparison.verdict, comparison.left_out)}: step {chosen}\n",
+    )
     legend(axes, [*drawn, band], [*names, "explained"], loc="lower right", bbox_to_anchor=(1, 1.06), ncols=6,
            handletextpad=0.3, columnspacing=1.2, borderaxespad=0.0)  # fmt: skip
     return axes

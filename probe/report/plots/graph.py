@@ -18,6 +18,7 @@ from probe.report.graph.both import ABSENT, both_flows, looked_at
 from probe.report.graph.flow import Flow, Kind, Node, flow_of
 from probe.report.graph.joined import Joined, Row
 from probe.report.graph.looks import UNKNOWN, UNMATCHED, Look, Looks
+from probe.report.left_out import qualification
 from probe.report.plots.axes import SMALL, VERDICTS, WORDS, A, label, one, title
 from probe.store.reading.reader import Reader
 
@@ -74,7 +75,7 @@ def draw(comparison: Comparison, step: int | None, at: str | None, phase: Phase 
         node = _node_of(joined, looks.path, where, is_chosen=at is not None)
         classes = tuple([module.class_name for module in side.reader.modules] for side in (pairs.a, pairs.b))
         elsewhere = first is not None and first.phase not in (Phase.FORWARD, Phase.BACKWARD)
-        said = f"{comparison.verdict.value.upper()}: step {pairs.step}, {phase.label}"
+        said = f"{comparison.verdict.value.upper()}{qualification(comparison.verdict, comparison.left_out)}: step {pairs.step}, {phase.label}"
         said += f"; the first divergence is in {first.phase.label}" if elsewhere and first is not None else ""
         picture = _Picture(joined, joined.rows(node), looks.path, classes, ax, is_back=phase is Phase.BACKWARD)
     rows = picture.rows

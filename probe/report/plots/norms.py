@@ -105,7 +105,7 @@ def _draw_scalar(reader: Reader, name: str, ax: Any) -> Any:
     if not by_step:
         logged = sorted({known for _, known, _ in reader.scalars})
         kinds = ", ".join([*map(repr, _ROLES), *(repr(label(each)) for each in logged[:_MOST_NAMED])])
-        raise ConfigError(f"nothing called {label(name)!r} was logged in {reader.path.name}; there are {kinds}")
+        raise ConfigError(f"nothing called {label(str(name))!r} was logged in {reader.path.name}; there are {kinds}")
     axes = one(ax, (8, 3))
     _line(axes, _curve(by_step), color=A, lw=1.5)
     _label(axes, label(name))

@@ -264,6 +264,11 @@ _DATA: dict[str, str | Callable[..., str]] = {
         f"step {step}: {field} of shape {list(a)} in A, {list(b)} in B"
     ),
     "sample-differs": _sample,
+    "labels-of-one-side-shifted": lambda is_sure: (
+        "labels are those of the other side, one position apart: right if one side's loss shifts them and the other's does not"
+        if is_sure
+        else "labels differ, by no more than a shift by one position does; values tell: record with task='tensor'"
+    ),
     "samples-equal": lambda steps, fields: f"all are equal in {many(steps, 'step')}: {', '.join(fields)}",
     "datasets-differ": lambda differing: _named(differing),
     "datasets-equal": lambda names: f"equal in A and B: {', '.join(names)}",

@@ -7,14 +7,14 @@ from typing import Any
 
 from probe.errors import ConfigError
 from probe.settings.setting import Dialect, Part
-from probe.settings.source import Form, Names, Source, flattened
+from probe.settings.source import OWN_SECTIONS, Form, Names, Source, flattened
 from probe.settings.table import TABLE
 
 _MARKS: dict[Dialect, tuple[str, ...]] = {
     Dialect.PADDLENLP: ("paddlenlp_version", "tensor_parallel_degree", "pipeline_parallel_degree", "amp_master_grad",
                         "fp16_opt_level",
                         "sharding_parallel_degree", "unified_checkpoint", "fuse_attention_qkv"),
-    Dialect.MINDFORMERS: ("runner_config", "runner_wrapper", "moe_config", "model.model_config", "lr_schedule",
+    Dialect.MINDFORMERS: ("runner_config", "runner_wrapper", "moe_config", "model.model_config", "lr_schedule.type",
                           "run_mode", "trainer.model_name",
                           "n_kv_heads", "layernorm_compute_type", "softmax_compute_type", "param_init_type",
                           "use_past", "mindformers_version"),
@@ -27,11 +27,15 @@ _MARKS: dict[Dialect, tuple[str, ...]] = {
                        "disable_bias_linear", "init_method_std", "rotary_base"),
     Dialect.TRANSFORMERS: ("transformers_version", "architectures", "model_type", "per_device_train_batch_size",
                            "lr_scheduler_type",
-                           "num_hidden_layers", "rope_theta", "torch_dtype", "adam_epsilon"),
+                           "num_hidden_layers", "rope_theta", "torch_dtype", "adam_epsilon",
+                           "gradient_accumulation_steps", "num_train_epochs", "max_grad_norm", "learning_rate",
+                           "gradient_checkpointing"),
 }  # fmt: skip
 """keys, or sections, of one code base alone; the first dialect with the most of them counts"""
 _WEIGHT = {Dialect.PADDLENLP: 4, Dialect.VLLM: 4}
 """of a key: these two take the names of transformers beside their own"""
+_PARAMS_JSON = {"dim", "n_layers", "n_heads", "norm_eps"}
+"""keys of every params.json, outside of sections"""
 _SURE = 2
 """keys of one code base alone"""
 _OF_MODEL = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "n_embd", "d_model")
@@ -47,8 +51,13 @@ _CHECKPOINT = "use_checkpoint_args"
 _MODEL_NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
 
 
-def source_of(path: str, form: Form, values: Mapping[Any, Any], variables: Mapping[str, str] | None = None) -> Source:
+def source_of(
+    path: str, form: Form, values: Mapping[Any, Any], variables: Mapping[str, str] | None = None,
+    unknown: frozenset[str] = frozenset(), is_complete: bool = True,
+) -> Source:  # fmt: skip
     """Return what nested values are: whose, and of what.
+
+    Names with an unknown value tell that too. Where further entries are unknown, nothing that is missing has its default.
 
     Raises
     ------
@@ -56,8 +65,9 @@ def source_of(path: str, form: Form, values: Mapping[Any, Any], variables: Mappi
         none of them is a setting
     """
     keys = flattened(values)
-    names = Names(keys)
-    dialect = dialect_of(keys)
+    seen = {**keys, **dict.fromkeys(unknown)}
+    names = Names(seen)
+    dialect = dialect_of(seen)
     if not any(names.find(_bare(name)) for row in TABLE for name in row.names(dialect)) and not variables:
         raise ConfigError(
             f"{path}: none of its {len(keys)} entries is a setting that probe knows; see docs/reference/settings.md"
@@ -65,13 +75,15 @@ def source_of(path: str, form: Form, values: Mapping[Any, Any], variables: Mappi
     is_config = (
         form is Form.ARGUMENTS_JSON and dialect in (Dialect.TRANSFORMERS, Dialect.PADDLENLP) and _has(names, _OF_MODEL)
     )
-    return Source(
-        path, Form.CONFIG_JSON if is_config else form, dialect, keys, _parts(dialect, form, names), variables or {}
-    )
+    parts = _parts(dialect, form, names) if is_complete else frozenset[Part]()
+    return Source(path, Form.CONFIG_JSON if is_config else form, dialect, keys, parts, variables or {},
+                  also=others(seen, dialect), unknown=unknown, is_complete=is_complete)  # fmt: skip
 
 
 def dialect_of(keys: Mapping[str, Any]) -> Dialect:
     """Return whose names keys are."""
+    if keys.keys() >= _PARAMS_JSON:
+        return Dialect.META
     scores = _scores(keys)
     best = max(scores, key=lambda dialect: scores[dialect])
     return best if scores[best] else Dialect.TRANSFORMERS
@@ -79,12 +91,13 @@ def dialect_of(keys: Mapping[str, Any]) -> Dialect:
 
 def others(keys: Mapping[str, Any], dialect: Dialect) -> tuple[Dialect, ...]:
     """Return the dialects whose names may be among keys too, where too few of them tell whose they are."""
-    return tuple(each for each in Dialect if each is not dialect) if _scores(keys)[dialect] < _SURE else ()
+    return tuple(each for each in Dialect if each is not dialect) if _scores(keys).get(dialect, _SURE) < _SURE else ()
 
 
 def _scores(keys: Mapping[str, Any]) -> dict[Dialect, int]:
-    sections = {key.rpartition(".")[0] for key in keys}
-    present = {end for key in [*keys, *sections] for end in _ends(key)}
+    own = [key for key in keys if OWN_SECTIONS.isdisjoint(key.split(".")[:-1])]
+    sections = {key.rpartition(".")[0] for key in own}
+    present = {end for key in [*own, *sections] for end in _ends(key)}
     return {
         dialect: _WEIGHT.get(dialect, 1) * sum(mark in present for mark in marks) for dialect, marks in _MARKS.items()
     }
@@ -107,7 +120,7 @@ def _parts(dialect: Dialect, form: Form, names: Names) -> frozenset[Part]:
         is_model = names.get(_CHECKPOINT) is not True and all(map(names.find, _MODEL_NEEDED))
         is_trained = names.find("lr") or names.find("train_iters") or names.find("micro_batch_size")
         return frozenset([*([Part.MODEL] if is_model else []), *([Part.TRAINING] if is_trained else [])])
-    return frozenset()
+    return frozenset({Part.MODEL} if dialect is Dialect.META else ())
 
 
 def _has(names: Names, wanted: tuple[str, ...]) -> bool:

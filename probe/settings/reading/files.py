@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from probe.damage import refuse_pointer
 from probe.errors import ConfigError, StoreError
 from probe.settings.reading.dialects import source_of
 from probe.settings.reading.printed import printed_arguments
@@ -56,6 +57,7 @@ def _begins_as_hdf5(place: Path) -> bool:
 
 
 def _text_of(place: Path) -> str:
+    refuse_pointer(place)
     try:
         if place.stat().st_size > _LARGEST:
             raise ConfigError(f"{place} has more than {_LARGEST >> 20} MiB: {_EXPECTED}")
@@ -82,10 +84,10 @@ def _of_text(path: str, text: str) -> Source:
 
 
 def _of_script(path: str, text: str) -> Source:
-    found = script(text)
+    found = script(text, Path(path).parent)
     if not found.options:
         raise ConfigError(f"{path} has no settings that can be read: {_EXPECTED}")
-    return source_of(path, Form.SHELL, found.options, found.variables)
+    return source_of(path, Form.SHELL, found.options, found.variables, found.unknown, found.is_complete)
 
 
 def _json(path: str, text: str, is_certain: bool) -> dict[str, Any] | None:
@@ -117,13 +119,16 @@ def _together(path: str, sources: list[Source]) -> Source:
         raise ConfigError(
             f"{path}: {' and '.join(dialects)} name settings differently; expected files of one code base between the +"
         )
+    keys = {key: value for each in sources for key, value in each.keys.items()}
     return Source(
         path,
         sources[0].form,
         dialects[0],
-        {key: value for each in sources for key, value in each.keys.items()},
+        keys,
         frozenset[Any]().union(*(each.parts for each in sources)),
         {name: value for each in sources for name, value in each.variables.items()},
         {name: value for each in sources for name, value in each.recorded.items()},
         any(each.knows_variables for each in sources),
+        unknown=frozenset[str]().union(*(each.unknown for each in sources)) - keys.keys(),
+        is_complete=any(each.is_complete for each in sources),
     )

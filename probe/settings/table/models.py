@@ -47,6 +47,11 @@ _BERT: dict[str, object] = {
 }  # fmt: skip
 del _BERT["embedding_dropout"]
 
+_SAYS_NOTHING = ("tie_word_embeddings", "init_std", "rotary_interleaved", "rope_theta")
+PARAMS_JSON: dict[str, object] = {name: value for name, value in _LLAMA.items() if name not in _SAYS_NOTHING}
+"""what Meta's and Mistral's params.json leaves out; weights are stored for neighbours or for halves, so that rotary_interleaved is not known"""
+PARAMS_JSON["norm_eps"] = 1e-5
+
 MODELS: dict[str, dict[str, object]] = {
     "llama": _LLAMA,
     "mistral": {**_LLAMA, "sliding_window": 4096},

@@ -11,13 +11,13 @@ _GROUPED = (*_MANY, When("is_grouped", (True,)))
 
 EXPERTS = (
     Setting("num_experts", _M, "experts that are routed to",
-            transformers="num_local_experts num_experts n_routed_experts moe_num_experts",
+            meta="moe.num_experts moe_args.num_experts", transformers="num_local_experts num_experts n_routed_experts moe_num_experts",
             megatron="num_experts num_moe_experts",
             mindformers="moe_config.expert_num expert_num n_routed_experts num_experts num_moe_experts", none=1,
             defaults={"megatron": 1, "mindformers": 1}, checklist="expert_num",
             places=(places.EXPERTS, places.LAYERS)),
     Setting("experts_per_token", _M, "experts of a token",
-            transformers="num_experts_per_tok moe_topk num_experts_per_token moe_k", megatron="moe_router_topk",
+            meta="moe.num_experts_per_tok moe_args.top_k", transformers="num_experts_per_tok moe_topk num_experts_per_token moe_k", megatron="moe_router_topk",
             mindformers="moe_config.num_experts_chosen num_experts_chosen num_experts_per_tok moe_router_topk",
             defaults={"megatron": 2, "mindformers": 1}, only_with=_MANY, checklist="num_experts_chosen",
             places=(places.ROUTER, places.EXPERTS)),

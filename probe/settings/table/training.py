@@ -22,7 +22,8 @@ WEIGHTS = (
 
 PRECISION = (
     Setting("compute_dtype", _P, "dtype of the products", Kind.DTYPE, Effect.PRECISION,
-            transformers="bf16|means:bfloat16 fp16|means:float16 dtype torch_dtype",
+            transformers="bf16|means:bfloat16 fp16|means:float16 bf16.enabled|means:bfloat16 "
+                         "fp16.enabled|means:float16 dtype torch_dtype",
             megatron="bf16|means:bfloat16 fp16|means:float16 params_dtype", mindformers="compute_dtype", vllm="dtype",
             defaults={"megatron": "float32"}, checklist="compute_dtype", places=(places.DTYPES, places.PRODUCTS)),
     Setting("norm_dtype", _P, "dtype in the normalisations", Kind.DTYPE, Effect.PRECISION,

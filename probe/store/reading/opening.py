@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from h5py import h5g
 
-from probe.damage import CAUSES, Damaged, said_of
+from probe.damage import CAUSES, Damaged, refuse_pointer, said_of
 from probe.errors import FormatError, StoreError
 from probe.store import journal, schema
 from probe.store.reading import heaps, layout
@@ -111,7 +111,8 @@ def of_ranks(path: Path) -> str:
 
 
 def _why_not_hdf5(path: Path, failure: Exception) -> str:
-    """Say that a file is one of weights, where it begins as one, or that it is no HDF5 file."""
+    """Say that a file is one of weights, where it begins as one, or that it is no HDF5 file; raise FormatError of a pointer of Git LFS."""
+    refuse_pointer(path)
     with path.open("rb") as file:
         head = file.read(16)
     size = int.from_bytes(head[:8], "little")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import h5py
@@ -47,7 +47,7 @@ class Reader:
     is_of_ranks: ClassVar[bool] = False
     """whether several files are read as one"""
 
-    def __init__(self, path: str | Path, known: dict[object, Any] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], known: dict[object, Any] | None = None) -> None:
         """Open a recording.
 
         Parameters

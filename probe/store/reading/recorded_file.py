@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from h5py import h5d, h5g, h5s
 
-from probe.damage import CAUSES, Damaged, said_of
+from probe.damage import CAUSES, Damaged, closed, said_of
 from probe.errors import FormatError, ProbeError
 from probe.store import compression
 from probe.store.reading import layout
@@ -36,6 +36,7 @@ class RecordedFile:
         self.path = path
         self._file, self.attributes = opened(path)
         """by the name of the group"""
+        self.is_closed = False
         self._tables: dict[str, h5d.DatasetID] = {}
         self._tensors: h5g.GroupID | None = None
         """the group of the tensors, once it was opened"""
@@ -46,7 +47,11 @@ class RecordedFile:
         self._tensors = None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; what was not read cannot be read any more."""
+        self.is_closed = True
+        self._release()
+
+    def _release(self) -> None:
         self.let_go()
         self._file.close()
 
@@ -60,10 +65,12 @@ class RecordedFile:
         ------
         FormatError
             the file is damaged, or leads out of itself
+        StoreError
+            it was closed
         """
         for again in itertools.chain((False,), (True for _ in attempts(self.path))):
             if again:
-                self.close()
+                self._release()
                 self._file, self.attributes = opened(self.path)
             try:
                 return read()
@@ -71,6 +78,8 @@ class RecordedFile:
                 raise
             except (Damaged, *CAUSES) as error:
                 failure = error
+            if self.is_closed:
+                raise closed(self.path) from None
             if self.attributes["/"].get("closed", False):
                 break
         raise FormatError(said_of(self.path, what, failure)) from failure

@@ -4,6 +4,7 @@ import { Curves, hasCurves } from "./curves.jsx";
 import { GraphView } from "./graph/graph.jsx";
 import { actOf, Help } from "./keys.jsx";
 import { Bar, canMatch, Matching } from "./matching.jsx";
+import { NONE_PICKED, withPicked } from "./model.js";
 import { Panel } from "./panel.jsx";
 import { Picture } from "./picture.jsx";
 import { focusSuggestion } from "./suggestion.jsx";
@@ -21,6 +22,9 @@ function firstChoice(report) {
   const micros = report.micros(step);
   return { step, micro: micros.length > 1 ? (ref && micros.includes(ref.micro) ? ref.micro : micros[0]) : null };
 }
+
+/** What is looked at first: the first divergence, or what keeps it from being told. */
+const firstRow = ({ findings, doc }) => findings[0]?.row ?? doc.doubts?.find(({ row }) => row >= 0)?.row ?? 0;
 
 /** Steps and micro-batches to choose from; one alone is only named. */
 function Choice({ report, choice, onChoice }) {
@@ -71,9 +75,8 @@ function Theme() {
 
 export function App({ report }) {
   const [choice, setChoice] = useState(() => firstChoice(report));
-  const [selected, setSelected] = useState({ row: report.findings[0]?.row ?? 0, tensor: report.findings[0]?.tensor ?? -1 });
-  const [kind, setKind] = useState(kindsOf(report)[0]);
-  const [picked, setPicked] = useState({ a: -1, b: -1 });
+  const [selected, setSelected] = useState(() => ({ row: firstRow(report), tensor: report.findings[0]?.tensor ?? -1 }));
+  const [picked, setPicked] = useState(NONE_PICKED);
   const [collected, setCollected] = useState([]);
   const [tab, setTab] = useState("modules");
   const [isLarge, setLarge] = useState(false);
@@ -81,6 +84,7 @@ export function App({ report }) {
   const isGraphSeen = useRef(false); // it is laid out when it is looked at first
   isGraphSeen.current ||= tab === "graph";
   const view = useMemo(() => report.view(choice), [report, choice]);
+  const [kind, setKind] = useState(() => kindsOf(report).find((name) => view.jumps[name].length) ?? kindsOf(report)[0]);
   const tree = useRef(null);
   const [unknown, setUnknown] = useState(null); // what an address names that is not here
 
@@ -99,7 +103,7 @@ export function App({ report }) {
     const near = forwards ? (at + 1) % stops.length : (at - 1 + stops.length) % stops.length;
     select(stops[at < 0 && !forwards ? stops.length - 1 : near]);
   };
-  const pick = (side, row) => setPicked({ ...picked, [side]: picked[side] === row ? -1 : row });
+  const pick = (side, row) => setPicked(withPicked(picked, side, row));
   const keys = useRef(null);
   keys.current = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName) && event.target.type !== "radio") return;

@@ -3,7 +3,8 @@
 import { useRef, useState } from "preact/hooks";
 import { clear } from "./address.js";
 import { copied } from "./clipboard.js";
-import { outlook, paired, records } from "./records.js";
+import { NONE_PICKED } from "./model.js";
+import { fit, outlook, paired, records } from "./records.js";
 import { Suggestion } from "./suggestion.jsx";
 import { count, plain, shown } from "./text.js";
 import { lineOf, mappingText, reach } from "./yaml.js";
@@ -26,14 +27,20 @@ function Preview({ report, picked }) {
   );
 }
 
-function Picked({ report, side, row, onSelect }) {
+function Picked({ report, side, rows, onSelect }) {
   return (
     <div>
       <b class={`tag-${side}`}>{side.toUpperCase()}</b>{" "}
-      {row < 0 ? <span class="dim">none picked</span>
-        : <button class="link" onClick={() => onSelect(row)}><bdi>{shown(report.path(side, row))}</bdi> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></button>}
+      {!rows.length && <span class="dim">none picked</span>}
+      {rows.map((row, k) => <>{k > 0 && " + "}<button class="link" onClick={() => onSelect(row)}><bdi>{shown(report.path(side, row))}</bdi> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></button></>)}
     </div>
   );
+}
+
+/** The paths of what is picked on a side. */
+export function Paths({ report, side, rows }) {
+  if (!rows.length) return <i class="dim">choose one</i>;
+  return rows.map((row, k) => <>{k > 0 && <span class="dim"> + </span>}<bdi class="path">{shown(report.path(side, row))}</bdi></>);
 }
 
 /** Send the lines to the server that the page came from, which saves them and compares again. */
@@ -60,7 +67,7 @@ function Saving({ report, collected }) {
   return (
     <p>
       <button class="main" disabled={state.isBusy || Boolean(unsayable)} onClick={save}>Save in {shown(file)} and compare again</button>{" "}
-      <span role="status">{state.isBusy ? "comparing again …" : unsayable ? `a mapping cannot name ${shown(unsayable.key)}` : state.failure && `Not saved: ${shown(state.failure)}`}</span>
+      <span role="status">{state.isBusy ? "comparing again …" : unsayable ? `a mapping cannot name ${shown(String(unsayable.key))}` : state.failure && `Not saved: ${shown(state.failure)}`}</span>
     </p>
   );
 }
@@ -88,7 +95,7 @@ function Lines({ report, collected, onCollected }) {
           const many = reach(report, lineOf(report, each, "class"));
           return (
             <li>
-              <bdi>{shown(report.path("a", each.a))}</bdi> ⟷ <bdi>{shown(report.path("b", each.b))}</bdi>{" "}
+              <Paths report={report} side="a" rows={each.a} /> ⟷ <Paths report={report} side="b" rows={each.b} />{" "}
               {!line.isTop && (
                 <select aria-label="For which modules" value={each.scope} onChange={scoped(k)}>
                   <option value="class">in every such class ({many})</option>
@@ -113,11 +120,8 @@ function Lines({ report, collected, onCollected }) {
 
 /** At the foot of the screen, whichever tab is shown: what is picked, or how many pairs wait to be saved. */
 export function Bar({ report, picked, onPicked, collected, onCollected, onShow }) {
-  const add = () => {
-    onCollected([...collected.filter(({ a, b }) => a !== picked.a && b !== picked.b), { ...picked, scope: "class" }]);
-    onPicked({ a: -1, b: -1 });
-  };
-  if (picked.a < 0 && picked.b < 0) {
+  const [asked, setAsked] = useState(null); // what does not fit, and was to be added
+  if (!picked.a.length && !picked.b.length) {
     if (!collected.length) return null;
     const show = () => {
       onShow();
@@ -130,13 +134,21 @@ export function Bar({ report, picked, onPicked, collected, onCollected, onShow }
       </div>
     );
   }
-  const path = (side) => (picked[side] < 0 ? <i class="dim">choose one</i> : <bdi class="path">{shown(report.path(side, picked[side]))}</bdi>);
+  const isWhole = picked.a.length > 0 && picked.b.length > 0;
+  const isAsked = asked === picked;
+  const { state, misfits } = isWhole ? fit(report, picked) : {};
+  const add = () => {
+    if (state === "misfits" && !isAsked) return setAsked(picked);
+    onCollected([...collected.filter((each) => !["a", "b"].some((side) => each[side].some((row) => picked[side].includes(row)))), { ...picked, scope: "class" }]);
+    onPicked(NONE_PICKED);
+  };
   return (
     <div class="bar" role="status">
-      <span class="bar-pair"><b class="tag-a">A</b> {path("a")} <span class="dim">⟷</span> <b class="tag-b">B</b> {path("b")}</span>
+      <span class="bar-pair"><b class="tag-a">A</b> <Paths report={report} side="a" rows={picked.a} /> <span class="dim">⟷</span> <b class="tag-b">B</b> <Paths report={report} side="b" rows={picked.b} />
+        {isAsked && <> <span class="misfit">does not fit: {misfits.join("; ")}</span></>}</span>
       <button class="link bar-link" onClick={onShow}>what would be compared</button>
-      <button class="main" disabled={picked.a < 0 || picked.b < 0} onClick={add}>Add this pair</button>
-      <button onClick={() => onPicked({ a: -1, b: -1 })}>Cancel</button>
+      <button class="main" disabled={!isWhole} onClick={add}>{isAsked ? "Add it all the same" : "Add this pair"}</button>
+      <button onClick={() => onPicked(NONE_PICKED)}>Cancel</button>
     </div>
   );
 }
@@ -146,15 +158,15 @@ export const canMatch = (report) => report.rowsThatAre("unmatched").length + rep
 export function Matching({ report, picked, collected, onCollected, onSelect }) {
   const unmatched = report.rowsThatAre("unmatched").length;
   if (!canMatch(report)) return null;
-  const isWhole = picked.a >= 0 && picked.b >= 0;
+  const [isBegun, isWhole] = [picked.a.length + picked.b.length > 0, picked.a.length > 0 && picked.b.length > 0];
   return (
     <section class="matching" id="matching" aria-label="Match by hand">
       <h2>Match by hand</h2>
       <p class="dim">{unmatched ? `${count(unmatched, "module has", "modules have")} no counterpart and ${unmatched === 1 ? "was" : "were"} not compared.` : "Every module that needs a counterpart has one."}
-        {" "}Pick one on each side, by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down{unmatched > 0 && ", or go through what is suggested"}.</p>
-      {(picked.a >= 0 || picked.b >= 0) && <><Picked report={report} side="a" row={picked.a} onSelect={onSelect} /><Picked report={report} side="b" row={picked.b} onSelect={onSelect} /></>}
+        {" "}Pick one on each side, or on one side all parts of one on the other (q, k and v of a fused qkv), by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down{unmatched > 0 && ", or go through what is suggested"}.</p>
+      {isBegun && <><Picked report={report} side="a" rows={picked.a} onSelect={onSelect} /><Picked report={report} side="b" rows={picked.b} onSelect={onSelect} /></>}
       {isWhole && <Preview report={report} picked={picked} />}
-      {picked.a < 0 && picked.b < 0 && <Suggestion report={report} collected={collected} onCollected={onCollected} onSelect={onSelect} Preview={Preview} />}
+      {!isBegun && <Suggestion report={report} collected={collected} onCollected={onCollected} onSelect={onSelect} Preview={Preview} Paths={Paths} />}
       {collected.length > 0 && <Lines report={report} collected={collected} onCollected={onCollected} />}
     </section>
   );

@@ -4,9 +4,20 @@ import { error, value } from "./text.js";
 
 export const PHASES = ["init", "forward", "backward", "gradient", "update"];
 const OWN = new Set(["output", "value", "grad_input", "grad_total", "param", "buffer", "param_grad", "delta"]);
-const RANK = { introduced: 5, inherited: 4, noise: 3, equal: 2, "not judged": 1, "not comparable": 0 };
+const RANK = { introduced: 5, inherited: 4, "not judged": 3, noise: 2, equal: 1, "not comparable": 0 };
 const PER_STEP = PHASES.map((name) => name === "init" || name === "gradient" || name === "update");
 const INTRODUCED = RANK.introduced;
+const LEAST = -7; // decimal logarithm of an error that is drawn pale, or thin
+
+/** Nothing that is picked for a match by hand. */
+export const NONE_PICKED = { a: [], b: [] };
+
+/** What is picked once a row is picked too, or no longer: one of a side, or several parts of one on the other. */
+export function withPicked(picked, side, row) {
+  const isAlone = picked[side === "a" ? "b" : "a"].length > 1;
+  const rest = picked[side].filter((each) => each !== row);
+  return { ...picked, [side]: rest.length < picked[side].length ? rest : isAlone ? [row] : [...rest, row].sort((x, y) => x - y) };
+}
 
 /** Tell whether a module of this state may be picked for a match by hand. */
 export const canBePicked = (state) => state === "unmatched" || state === "needs no partner";
@@ -133,7 +144,7 @@ export class Report {
   /** What stands in the cell of a tensor. */
   cellText(i) {
     const verdict = this.verdict(i);
-    return verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${verdict === "introduced" ? "◆\u2009" : ""}${error(this.error(i))}`;
+    return verdict === "equal" ? (this.hasNonfinite[i] ? "NaN/Inf" : "=") : verdict === "not comparable" ? "n/c" : `${verdict === "introduced" ? "◆\u2009" : ""}${error(this.error(i))}`;
   }
 
   /** What is said of a tensor in a line. */
@@ -158,10 +169,15 @@ export class Report {
     return codes ? codes.split(" ").map((code) => this.doc.rules[column][code]) : [];
   }
 
-  /** Whether a pair of tensors could not be compared. */
-  get hasUncompared() {
-    const word = this.words.indexOf("not comparable");
-    return this.doc.tensors.verdict.includes(word);
+  /** Whether a pair of tensors has this verdict. */
+  has(verdict) {
+    return this.doc.tensors.verdict.includes(this.words.indexOf(verdict));
+  }
+
+  /** How large an error is, from 0 to 1, by its logarithm; 1 for one that is not finite. */
+  sizeOf(i) {
+    const level = (Math.log10(this.error(i)) - LEAST) / -LEAST;
+    return Number.isNaN(level) ? 1 : Math.max(0, Math.min(1, level));
   }
 
   phaseOf(i) {
@@ -214,6 +230,12 @@ export class Report {
     return times(i) > times(j) || Number.isNaN(times(j));
   }
 
+  /** Of tensors of several modules, the one whose verdict is worse, then the one that is further off. */
+  _isWorse(i, j) {
+    if (this.rank[i] !== this.rank[j]) return this.rank[i] > this.rank[j];
+    return this.error(i) > this.error(j) || Number.isNaN(this.error(j));
+  }
+
   /** What a choice shows: per row and phase the tensor that says most, the points of the picture, what stands inside. */
   view(choice) {
     const t = this.doc.tensors;
@@ -243,14 +265,29 @@ export class Report {
     for (const { row, tensor } of found.reverse()) { // the first of a row says most
       if (tensor >= 0 && this.isChosen(tensor, choice) && this.phase[tensor] >= 0) cells[this.phase[tensor]][row] = tensor;
     }
+    const folded = cells.map((column) => this._folded(column));
     const places = [...new Set(introduced)];
     const inside = new Int32Array(this.size);
     for (const row of places) for (let up = this.parent[row]; up >= 0; up = this.parent[up]) inside[up]++;
     return {
-      cells, runs, inside, nonfinite: new Set(nonfinite),
+      cells, folded, runs, inside, nonfinite: new Set(nonfinite),
       points: this._drawn(points),
       jumps: { introduced: places, unmatched: this.rowsThatAre("unmatched"), nonfinite: [...new Set(nonfinite)] },
     };
+  }
+
+  /** What the cells of rows show while they are folded: the worst of all that is inside. */
+  _folded(column) {
+    const found = Int32Array.from(column);
+    for (let row = this.size - 1; row > 0; row--) {
+      const [i, up] = [found[row], this.parent[row]];
+      if (i >= 0 && up >= 0 && this._isSeenFolded(i) && (found[up] < 0 || this._isWorse(i, found[up]))) found[up] = i;
+    }
+    return found;
+  }
+
+  _isSeenFolded() {
+    return true;
   }
 
   /** The points of the picture, each where what it shows was made; initial weights only where more than rounding is wrong with them. */
@@ -306,6 +343,12 @@ export class Report {
     const found = [];
     for (let up = this.parent[row]; up >= 0; up = this.parent[up]) found.unshift(up);
     return found;
+  }
+
+  /** The rows of the modules around a path of one side, the nearest first. */
+  around(side, path) {
+    const names = path === "" ? [] : path.split(".");
+    return names.map((_, k) => this.rowAt(side, names.slice(0, names.length - 1 - k).join("."))).filter((row) => row >= 0);
   }
 
   /** The row that a tensor was recorded in. */

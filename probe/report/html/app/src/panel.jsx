@@ -173,7 +173,7 @@ function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
         <span class="slot"><span title={MEANING[report.words[t.role[i]]]}>{report.words[t.role[i]]}</span> <bdi>{shown(a)}</bdi>{b !== undefined && b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
           {several && <span class="dim"> {t.micro[i] !== 0 && `micro ${t.micro[i]} `}{t.call[i] > 0 && `call ${t.call[i]}`}</span>}</span>
         <span class="shape">{report.words[t.shape_a[i]]}</span>
-        <span class={`cell ${verdict.replace(/ /g, "-")}`}>{report.cellText(i).replace("◆", "").trim()}</span>
+        <span class={`cell ${verdict.replace(/ /g, "-")}`} style={verdict === "inherited" ? { "--size": report.sizeOf(i).toFixed(2) } : undefined}>{report.cellText(i).replace("◆", "").trim()}</span>
         <span class="said" title={MEANING[verdict]}>{report.isAlone ? report.words[t.dtype_a[i]] : verdict}</span>
       </button>
       {isOpen && (
@@ -245,7 +245,7 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
       <table class="modules"><tbody>{report.sides.map((name) => <Module key={name} report={report} side={name} row={row} />)}</tbody></table>
       {!report.isAlone && <Match report={report} row={row} />}
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
-      {canBePicked(state) && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
+      {canBePicked(state) && <button aria-pressed={picked[side].includes(row)} onClick={() => onPick(side, row)}>{picked[side].includes(row) ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
       {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} onSelect={onSelect} /></>}
     </aside>

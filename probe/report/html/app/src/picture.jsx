@@ -114,7 +114,7 @@ function paintPoints(plot, scene, selected) {
     ctx.stroke();
   });
   for (const verdict of ORDER) {
-    ctx.fillStyle = color(named(verdict));
+    ctx.fillStyle = ctx.strokeStyle = color(named(verdict));
     let last = -1;
     for (const x of scene.placesOf.get(verdict)) {
       const [cx, cy] = [across(x), up(scene.y[x])];
@@ -122,6 +122,7 @@ function paintPoints(plot, scene, selected) {
       if (pixel === last) continue;
       last = pixel;
       if (scene.isWrong[x]) diamond(ctx, cx, cy, 6.5 * scale);
+      else if (verdict === "not judged") ctx.strokeRect(cx - size / 2, cy - size / 2, size, size); // hollow
       else ctx.fillRect(cx - size / 2, cy - size / 2, size, size);
     }
   }
@@ -325,7 +326,8 @@ function Legend({ report }) {
       <li title={MEANING.inherited}><i class="swatch inherited" />inherited</li>
       <li title={MEANING.noise}><i class="swatch noise" />noise</li>
       <li title={MEANING.equal}><i class="swatch equal" />equal</li>
-      {report.hasUncompared && <li title={MEANING["not comparable"]}><b>n/c</b> not comparable</li>}
+      {report.has("not judged") && <li title={MEANING["not judged"]}><i class="swatch not-judged" />not judged</li>}
+      {report.has("not comparable") && <li title={MEANING["not comparable"]}><b>n/c</b> not comparable</li>}
       <li title={MEANING.band}><i class="swatch band" />{band}</li>
       {report.isReplay && <li title="its own error, and what it inherits"><i class="swatch ring run" />in a run of B by itself</li>}
       <li><i class="swatch ring" />chosen</li>

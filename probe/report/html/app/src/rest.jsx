@@ -56,6 +56,8 @@ function RestsOn({ report }) {
       <Names title="Unmatched in B" names={answer.only_b} />
       <Names title="Need no partner in A" names={answer.unneeded_a} />
       <Names title="Need no partner in B" names={answer.unneeded_b} />
+      <Names title="Left out by the mapping in A" names={answer.ignored_a} />
+      <Names title="Left out by the mapping in B" names={answer.ignored_b} />
       <div class="runs"><Run side="a" run={sides.a} warnings={answer.warnings} /><Run side="b" run={sides.b} warnings={answer.warnings} /></div>
       <p class="dim">Made by probe {probe}. The key ? shows the keys.</p>
     </section>

@@ -68,6 +68,15 @@ export class Run extends Report {
     return (this.isOwn[i] - this.isOwn[j] || this.hasNonfinite[i] - this.hasNonfinite[j] || this._isUpdate(i) - this._isUpdate(j)) > 0;
   }
 
+  _isWorse(i, j) {
+    return this.hasNonfinite[i] > this.hasNonfinite[j];
+  }
+
+  /** Numbers of other modules say nothing of the one around them, unless they are not finite. */
+  _isSeenFolded(i) {
+    return this.isWrong(i);
+  }
+
   _isUpdate(i) {
     return this.words[this.doc.tensors.role[i]] === "delta";
   }

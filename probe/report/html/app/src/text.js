@@ -50,6 +50,7 @@ export const MEANING = {
   limits: "What tells an error from noise. The built-in model computes what rounding explains from precisions, sizes and inputs; further runs, a reference and tolerances of your own are others.",
   confidence: "Falls for each thing that speaks against this place as the first divergence.",
   equal: "Bit for bit the same, or every number is.",
+  "not judged": "It differs, or may, and nothing is known that it could be held against: the panel says why. The verdict says nothing of it.",
   "not comparable": "Nothing can be said of it: shapes or kinds differ, or one side has no numbers. The panel says why.",
   "non-finite": "It holds NaN or infinite elements.",
   band: "What rounding explains, and the errors of what a tensor was made from: what lies in it is noise, or inherited.",

@@ -16,13 +16,17 @@ const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad",
 const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
-function Cell({ report, i, row, number }) {
+/** own: the tensor of the row itself; i: that one, or, of a folded row, the worst of all that is inside. */
+function Cell({ report, i, own, row, number }) {
   if (i < 0) return <span class="cell" role="gridcell" />;
   const verdict = report.verdict(i);
+  const role = report.words[report.doc.tensors.role[i]];
   const at = report.rowOfTensor(i);
-  const elsewhere = at === row ? "" : `; it shows in the ${report.words[report.doc.tensors.role[i]]} of ${shown(report.path("a", at))}`;
-  const what = report.isAlone ? `${report.words[report.doc.tensors.role[i]]} ${shown(report.words[report.doc.tensors.slot_a[i]])}, ${report.said(i)}` : verdict;
-  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${what}${elsewhere}${MEANING[verdict] ? `. ${MEANING[verdict]}` : ""}`}>{report.cellText(i, number)}</span>;
+  const where = `${role} of ${shown(report.path("a", at))}`;
+  const elsewhere = at === row ? "" : i !== own ? `; the worst inside: ${where}` : `; it shows in the ${where}`;
+  const what = report.isAlone ? `${role} ${shown(report.words[report.doc.tensors.slot_a[i]])}, ${report.said(i)}` : verdict;
+  const style = verdict === "inherited" ? { "--size": report.sizeOf(i).toFixed(2) } : undefined;
+  return <span role="gridcell" class={`cell ${dashed(verdict)}${i === own ? "" : " within"}`} style={style} title={`${report.phaseOf(i)}: ${what}${elsewhere}${MEANING[verdict] ? `. ${MEANING[verdict]}` : ""}`}>{report.cellText(i, number)}</span>;
 }
 
 function Name({ report, side, row, fold, picked, onPick }) {
@@ -38,10 +42,10 @@ function Name({ report, side, row, fold, picked, onPick }) {
         {report.path(side, row) !== "" && <> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></>}
       </span>
       {canBePicked(state) && (
-        <button class={picked[side] === row ? "pick on" : "pick"} tabIndex={-1} onClick={(event) => {
+        <button class={picked[side].includes(row) ? "pick on" : "pick"} tabIndex={-1} onClick={(event) => {
           event.stopPropagation();
           onPick(side, row);
-        }} aria-pressed={picked[side] === row}>match</button>
+        }} aria-pressed={picked[side].includes(row)}>match</button>
       )}
     </span>
   );
@@ -64,7 +68,7 @@ function Row({ report, view, row, index, number, top, isOpen, isFiltered, isMatc
       class={`row${isSelected ? " selected" : ""}${isFiltered ? (isMatch ? " hit" : " around") : ""}`} style={{ transform: `translateY(${top}px)` }}
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
       <Name report={report} side="a" row={row} fold={fold} picked={picked} onPick={onPick} />
-      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} number={number} />)}
+      {PHASES.map((_, k) => <Cell report={report} i={(hasChildren && !isOpen ? view.folded : view.cells)[k][row]} own={view.cells[k][row]} row={row} number={number} />)}
       {report.isReplay && <span role="gridcell" class="cell run" title="what it returns in a run of B by itself: its own error, and what it inherits">{Number.isNaN(view.runs[row]) ? "" : error(view.runs[row])}</span>}
       {!report.isAlone && <Name report={report} side="b" row={row} picked={picked} onPick={onPick} />}
       <span class="inside" role="gridcell">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
@@ -73,7 +77,7 @@ function Row({ report, view, row, index, number, top, isOpen, isFiltered, isMatc
 }
 
 const KINDS = { introduced: "introduced", unmatched: "unmatched", nonfinite: "non-finite" };
-const VERDICTS = ["introduced", "inherited", "noise", "equal", "not comparable", "unmatched", "needs no partner"];
+const VERDICTS = ["introduced", "inherited", "noise", "equal", "not judged", "not comparable", "unmatched", "needs no partner"];
 
 function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold, onHit, number, onNumber }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });

@@ -53,8 +53,18 @@ function Chain({ report, row, onSelect }) {
   );
 }
 
+/** A sentence in which options stay whole: a line may end behind each hyphen. */
+const sentenced = (text) => shown(text).split(/(--?[a-z][a-z-]*)/).map((part, k) => (k % 2 ? <span class="option">{part}</span> : part));
+
+/** Why it could not be told; the module that it names leads to its row. */
+function Doubt({ doubt: { text, path, row }, onSelect }) {
+  const at = row < 0 ? -1 : text.indexOf(path);
+  const [before, after] = at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at + path.length)];
+  return <>{sentenced(before)}{row >= 0 && <>{at < 0 && ": "}<button class="link path" onClick={() => onSelect(row)}><bdi>{shown(path)}</bdi></button></>}{sentenced(after)}</>;
+}
+
 function Answer({ report, onSelect }) {
-  const { answer, doubts } = report.doc;
+  const { answer, but_for, not_compared, doubts } = report.doc;
   const first = report.findings[0];
   const title = <h1>{TITLES[answer.verdict]}</h1>;
   if (answer.verdict === "diverged" && first) {
@@ -73,9 +83,12 @@ function Answer({ report, onSelect }) {
   }
   if (answer.verdict === "aligned") {
     const closest = answer.flip?.closest;
+    const sentence = `Nothing that was compared ${BEYOND[report.limitsAre]}.`;
     return (
       <>
-        <div class="headline">{title}<h2>Nothing that was compared {BEYOND[report.limitsAre]}{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2></div>
+        <div class="headline">{title}<h2>{but_for ? <span class="but">{shown(but_for)}</span> : sentence}</h2></div>
+        {but_for && <p>{sentence}</p>}
+        {not_compared && <p>Not compared: {shown(not_compared)}.</p>}
         {answer.unseen && <p>{answer.unseen.text}.</p>}
         {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))}; {report.doc.closest_is_fixed ? `limit ${error(value(closest.limit))}` : `up to ${error(value(closest.limit))} is noise`}.</p>}
       </>
@@ -84,7 +97,7 @@ function Answer({ report, onSelect }) {
   return (
     <>
       <div class="headline">{title}<h2>It could not be told whether the runs agree.</h2></div>
-      <ul class="doubts">{doubts.map((text) => <li>{shown(text)}</li>)}</ul>
+      <ul class="doubts">{doubts.map((doubt) => <li><Doubt doubt={doubt} onSelect={onSelect} /></li>)}</ul>
     </>
   );
 }

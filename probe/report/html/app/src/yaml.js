@@ -10,36 +10,46 @@ export function quoted(text) {
 }
 
 const below = (path, top) => (top === "" ? path : path.slice(top.length + 1));
-const isBelow = (path, top) => top === "" ? path !== "" : path.startsWith(`${top}.`);
+export const isBelow = (path, top) => top === "" ? path !== "" : path.startsWith(`${top}.`);
+const oneOrAll = (names) => (names.length === 1 ? names[0] : names);
 
-/** The nearest pair around both modules, or the roots; and what a line says from there. */
+/** The nearest pair around all modules of a pair, or the roots; and what a line says from there: key and target, of several a list. */
 export function lineOf(report, pair, scope) {
   const here = report.doc.mapping.from;
   const there = here === "a" ? "b" : "a";
-  const [from, to] = [report.path(here, pair[here]), report.path(there, pair[there])];
-  const around = report.ancestors(pair[here]).reverse().find((row) => report.pairOf(row) >= 0 && isBelow(to, report.path(there, row)));
+  const [from, to] = [here, there].map((side) => pair[side].map((row) => report.path(side, row)));
+  const holds = (side, paths, row) => paths.every((path) => isBelow(path, report.path(side, row)));
+  const around = report.around(here, from[0]).find((row) => report.pairOf(row) >= 0 && holds(here, from, row) && holds(there, to, row));
   const [top, other] = around === undefined ? ["", ""] : [report.path(here, around), report.path(there, around)];
   const isTop = top === "";
   const section = isTop ? "TopLayer" : scope === "path" ? `/${top}` : report.class(here, around);
-  const [key, target] = [below(from, top), below(to, other)];
-  const unsayable = PATTERN.test(key) || PATTERN.test(target) || (section !== "TopLayer" && PATTERN.test(section.slice(1)));
-  return { section, key, target, isTop, unsayable };
+  const [keys, targets] = [from.map((path) => below(path, top)), to.map((path) => below(path, other))];
+  const unsayable = [...keys, ...targets].some((text) => PATTERN.test(text)) || (section !== "TopLayer" && PATTERN.test(section.slice(1)));
+  return { section, key: oneOrAll(keys), target: oneOrAll(targets), isTop, unsayable };
+}
+
+/** A line as text: of several on this side the key is that of the other. How they lie in the one is read from the weights. */
+export function written({ key, target }) {
+  const several = (way, names) => `{${way}: [${names.map(quoted).join(", ")}], split: {groups: as_recorded}}`;
+  if (Array.isArray(key)) return `${quoted(target)}: ${several("from", key)}`;
+  return `${quoted(key)}: ${Array.isArray(target) ? several("to", target) : quoted(target)}`;
 }
 
 /** Tell whether a pair that was collected settles a row too: by its class, or because it is inside and both sides have it. */
 export function settles(report, pair, side, row) {
   const other = side === "a" ? "b" : "a";
   const path = report.path(side, row);
-  const isSettled = (mine, theirs) => path === mine || isBelow(path, mine) && report.rowAt(other, `${theirs}.${below(path, mine)}`) >= 0;
-  if (isSettled(report.path(side, pair[side]), report.path(other, pair[other]))) return true;
+  const isSettled = (mine, theirs) => mine.includes(path) || theirs.length === 1 && mine.length === 1 && isBelow(path, mine[0]) && report.rowAt(other, `${theirs[0]}.${below(path, mine[0])}`) >= 0;
+  const paths = (of) => pair[of].map((each) => report.path(of, each));
+  if (isSettled(paths(side), paths(other))) return true;
   const line = lineOf(report, pair, pair.scope);
   if (line.isTop || pair.scope !== "class") return false;
   const { from } = report.doc.mapping;
-  const [part, its] = side === from ? [line.key, line.target] : [line.target, line.key];
-  return report.ancestors(row).some((up) => {
+  const [part, its] = (side === from ? [line.key, line.target] : [line.target, line.key]).map((names) => [names].flat());
+  return report.around(side, path).some((up) => {
     const [top, around] = [report.path(side, up), report.path(other, up)];
-    const isHere = top !== null && around !== null && report.class(from, up) === line.section;
-    return isHere && isSettled(`${top}.${part}`, `${around}.${its}`);
+    const isHere = around !== null && report.class(from, up) === line.section;
+    return isHere && isSettled(part.map((name) => `${top}.${name}`), its.map((name) => `${around}.${name}`));
   });
 }
 
@@ -56,9 +66,7 @@ export function mappingText(report, collected) {
   const added = new Map();
   for (const each of collected) {
     const line = lineOf(report, each, each.scope);
-    const text = line.unsayable
-      ? `  # a mapping cannot name this: ${quoted(line.key)} is ${quoted(line.target)}`
-      : `  ${quoted(line.key)}: ${quoted(line.target)}`;
+    const text = `  ${line.unsayable ? "# a mapping cannot name this: " : ""}${written(line)}`;
     const head = `${quoted(line.section)}:`;
     added.set(head, [...(added.get(head) ?? []), text]);
   }

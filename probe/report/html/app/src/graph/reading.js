@@ -9,7 +9,6 @@ const BACK = { input: ["grad_input", "grad_total"], output: ["grad_output"] };
 const ALONE = { unmatched: "unmatched", "needs no partner": "needs-no-partner", ignored: "ignored", part: "part" };
 const GRADED = new Set(["introduced", "inherited", "noise"]); // looks of which the text is a number
 const [THIN, THICK] = [1.4, 6.5];
-const LEAST = -7; // decimal logarithm of an error that is drawn thin
 
 export const named = (verdict) => verdict.replace(/ /g, "-");
 
@@ -100,7 +99,7 @@ export class Reading {
 
   /** How a run of nodes looks: as the worst of them. */
   run(members) {
-    const rank = { "non-finite": 6, introduced: 5, inherited: 4, unmatched: 3, noise: 2, equal: 1 };
+    const rank = { "non-finite": 7, introduced: 6, inherited: 5, unmatched: 4, "not-judged": 3, noise: 2, equal: 1 };
     const looks = members.map((u) => this.node(u));
     const worst = looks.reduce((best, each) => ((rank[each.look] ?? 0) > (rank[best.look] ?? 0) || each.look === best.look && this._far(each) > this._far(best) ? each : best));
     return { ...worst, text: GRADED.has(worst.look) ? `to ${worst.text}` : worst.look === "unknown" ? "" : worst.text, inside: looks.reduce((sum, each) => sum + each.inside, 0) };
@@ -121,8 +120,7 @@ export class Reading {
     const i = found.reduce((best, each) => (report.rank[each] > report.rank[best] || report.rank[each] === report.rank[best] && report.error(each) > report.error(best) ? each : best));
     const verdict = report.verdict(i);
     const isWrong = report.isWrong(i) || verdict === "inherited";
-    const level = Math.max(0, Math.min(1, (Math.log10(report.error(i)) - LEAST) / -LEAST));
-    const width = isWrong ? 2 + (THICK - 2) * (Number.isNaN(level) ? 1 : level) : THIN;
+    const width = isWrong ? 2 + (THICK - 2) * report.sizeOf(i) : THIN;
     return { look: isWrong ? "inherited" : named(verdict), width, i };
   }
 

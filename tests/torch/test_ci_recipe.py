@@ -1,0 +1,45 @@
+"""The test for continuous integration that docs/guide/comparing.md shows: it passes, and fails with the report."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "comparing.md"
+MODELS = """
+import torch
+from torch import nn
+
+def make_baseline(eps=1e-5):
+    torch.manual_seed(0)
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.norm = nn.Linear(16, 32), nn.LayerNorm(32, eps)
+        def forward(self, x):
+            return self.norm(self.up(x))
+    return Net()
+
+def make_port():
+    return make_baseline({eps})
+"""
+
+
+@pytest.mark.parametrize("eps", ["1e-5", "1e-2"])
+def test_the_recipe(eps: str, tmp_path: Path) -> None:
+    (recipe,) = (
+        block
+        for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+        if "def test_" in block
+    )
+    (tmp_path / "test_port.py").write_text(recipe, encoding="utf-8")
+    (tmp_path / "models.py").write_text(MODELS.replace("{eps}", eps), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_port.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if eps == "1e-5" else 1), done.stdout + done.stderr
+    if done.returncode:
+        assert "DIVERGED" in done.stdout and "B norm" in done.stdout and "assert_aligned()" in done.stdout
