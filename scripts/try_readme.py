@@ -1,7 +1,7 @@
 """What scripts/try-wheel asks of an installed probe: its files, its commands, and the lines of the README.
 
 python scripts/try_readme.py files probe.whl probe.tar.gz < list of files
-python scripts/try_readme.py commands
+python scripts/try_readme.py commands yes|no
 python scripts/try_readme.py recording yes|no
 """
 
@@ -74,8 +74,9 @@ def try_files(*archives: str) -> None:
             sys.exit(f"{archive} lacks {', '.join(sorted(expected - found))}")
 
 
-def try_commands() -> None:
-    """What can be done with nothing but probe."""
+def try_commands(compiled: str) -> None:
+    """What can be done with nothing but probe; whether the compiled loop is there."""
+    run("python", "-c", f"from probe.numbers import kernel; assert kernel.AVAILABLE is {compiled == 'yes'}")
     place = run("python", "-c", "import probe; print(probe.__file__)").strip()
     if not place.startswith(sys.prefix):
         sys.exit(f"this is not the installed probe: {place}")

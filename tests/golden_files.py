@@ -15,6 +15,7 @@ NOT_PART_OF_IT = (
     (r"\b[0-9a-f]{32}\b", "<run id>"),
     (r"\d{4}-\d\d-\d\dT[\d:]+[+-]\d+", "<time>"),
     (rf"numpy {re.escape(np.__version__)}", "numpy <version>"),
+    (r"(\.py):\d+", r"\1:<line>"),
     (rf"probe {re.escape(__version__)}", "probe <version>"),
 )
 

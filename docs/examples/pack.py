@@ -2,15 +2,18 @@
 
 python docs/examples/pack.py a.h5 small.h5
 
-What tells of the machine alone (its system, the commit of the folder it ran in) is left out.
+What tells of the machine alone (its system, the commit of the folder it ran in, where packages and programs lie) is left out.
 """
 
 from __future__ import annotations
+
+import re
 
 import click
 import h5py
 
 OF_THE_MACHINE = {"platform", "git_commit"}
+FOLDER = re.compile(rb"^.*/(?=site-packages/|docs/)")
 
 
 def copy_attributes(source: h5py.HLObject, target: h5py.HLObject) -> None:
@@ -23,9 +26,12 @@ def copy_attributes(source: h5py.HLObject, target: h5py.HLObject) -> None:
 def packed(table: h5py.Dataset, target: h5py.File) -> h5py.Dataset:
     """Copy a table as one compressed chunk."""
     fixed = not table.dtype.hasobject  # text of any length is stored apart: neither shuffled nor checked
+    rows = table[()]
+    if table.name == "/modules":
+        rows["file"] = [FOLDER.sub(b"", file) for file in rows["file"]]
     return target.create_dataset(
         table.name,
-        data=table[()],
+        data=rows,
         dtype=table.dtype,
         chunks=tuple(max(size, 1) for size in table.shape),
         maxshape=table.maxshape,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +13,7 @@ from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import Flip
 from probe.comparison.lookup import why_not
 from probe.comparison.module_pairs import ModulePair
-from probe.comparison.notes import Note, as_json
+from probe.comparison.notes import Note, as_json, in_words
 from probe.comparison.own_errors import Replayed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, Judged, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""
-
-
-def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
-    """Return the texts of notes, each once: rounded numbers may make those of two the same."""
-    return tuple(dict.fromkeys(map(str, notes)))
 
 
 @dataclass(frozen=True)

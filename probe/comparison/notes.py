@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -33,6 +33,13 @@ class Note:
 def note(code: str, **facts: Any) -> Note:
     """Return a note of a code and its facts."""
     return Note(code, facts)
+
+
+def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Return the texts of notes, each once, with the steps that gave it."""
+    from probe.report.words import texts
+
+    return texts(notes)
 
 
 def as_json(said: Note) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from probe.comparison.distance.metrics import Metrics
 from probe.comparison.notes import Note, as_json, note
 from probe.errors import ConfigError
-from probe.records import ByRole, JudgementName, Phase, PictureName, Role
+from probe.records import ByRole, JudgementName, ModuleInfo, Phase, PictureName, Role
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,11 +75,19 @@ class NodeRef:
     class_name: str
     call: int
     slot: str
+    file: str = ""
+    """source file of the class"""
+    line: int = 0
+
+    @classmethod
+    def of(cls, step: int, micro: int, module: ModuleInfo, call: int, slot: str) -> NodeRef:
+        """Return the place of a module."""
+        return cls(step, micro, module.path, module.class_name, call, slot, module.file, module.line)
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
         return {"step": self.step, "micro": self.micro, "path": self.path, "class": self.class_name,
-                "call": self.call, "slot": self.slot}  # fmt: skip
+                "call": self.call, "slot": self.slot, "file": self.file, "line": self.line}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -24,10 +26,14 @@ class RunSummary:
     version: str
     is_without_gradients: bool
     """in the first step models ran, and every time with gradients switched off"""
+    losses: Mapping[int, float] = field(default_factory=dict, repr=False)
+    """by step, of those that gave `probe.step` one"""
 
     def as_json(self) -> dict[str, object]:
-        """Return the fields by their names in JSON."""
-        return {**asdict(self), "models": list(self.models)}
+        """Return the fields by their names in JSON; of the losses the first and the last."""
+        ends = [*self.losses.items()][:: max(len(self.losses) - 1, 1)]
+        losses = [[step, loss if math.isfinite(loss) else None] for step, loss in ends]
+        return {**asdict(self), "models": list(self.models), "losses": losses}
 
 
 def have_equal_settings(a: Reader, b: Reader) -> bool:
@@ -42,15 +48,15 @@ def have_equal_settings(a: Reader, b: Reader) -> bool:
 
 def summary_of(reader: Reader, tree: Tree) -> RunSummary:
     """Return the summary of a recording."""
-    roots = [index for index, module in enumerate(tree.modules) if module.parent < 0]
-    inner = dict.fromkeys(tree.unwrapped(root) for root in roots)
+    models = tree.models
     calls = reader.of_step("calls", int(reader.steps["step"][0])) if len(reader.steps) else reader.calls[:0]
     return RunSummary(
-        models=tuple(dict.fromkeys(tree.modules[index].class_name for index in inner)),
-        modules=sum(len(list(tree.subtree(index))) for index in inner),
-        parameters=sum(tree.modules[root].n_params for root in roots),
+        models=tree.model_names,
+        modules=sum(len(list(tree.subtree(index))) for index in models),
+        parameters=sum(tree.modules[index].n_params for index in models),
         steps=len(reader.steps),
         framework=reader.info.framework,
         version=reader.info.framework_version,
         is_without_gradients=bool(len(calls)) and not calls["grad_enabled"].any(),
+        losses={step: value for step, name, value in reader.scalars if name == "loss"},
     )

@@ -20,6 +20,7 @@ from probe.records import Phase, Role
 from probe.report.names import LONGEST_LIST, plain
 from probe.report.ranks import drawn, sizes
 from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 _NUMBERS = ("min", "max", "mean", "norm")
 _SUGGESTED = 3
@@ -170,8 +171,8 @@ def _origins(reader: Reader) -> dict[str, str]:
 
 
 def _model(reader: Reader) -> str:
-    root = reader.modules[0].class_name if reader.modules else "?"
-    return f"{root}, {len(reader.modules)} modules, {len(reader.parameters)} parameters and buffers"
+    models = " and ".join(Tree(reader.modules).model_names) or "?"
+    return f"{models}, {len(reader.modules)} modules, {len(reader.parameters)} parameters and buffers"
 
 
 def _steps(reader: Reader) -> str:

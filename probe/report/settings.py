@@ -29,10 +29,22 @@ Row = tuple[str, str, str, str]
 """what it is called, A's value, B's, a remark"""
 
 
-def section(settings: Sequence[DifferingSetting], width: int | None, *, verbose: bool) -> Text:
-    """Return the section of a comparison's report: the settings that differ, those of findings first; nothing where none does."""
+def section(settings: Sequence[DifferingSetting], width: int | None, *, verbose: bool, unknown: bool) -> Text:
+    """Return the section of a comparison's report: the settings that differ, those of findings first; nothing where none does.
+
+    Parameters
+    ----------
+    settings
+        all that differ
+    width
+        columns; None for what goes to no terminal
+    verbose
+        list all
+    unknown
+        list those of unknown effect too: nothing says what the finding comes from
+    """
     out = Text()
-    told = [each for each in settings if verbose or each.findings or each.difference.effect.counts]
+    told = [each for each in settings if verbose or each.findings or _may_matter(each.difference.effect, unknown)]
     shown = told if verbose else told[:_MOST_SHOWN]
     if not settings:
         return out
@@ -49,6 +61,10 @@ def section(settings: Sequence[DifferingSetting], width: int | None, *, verbose:
     if more:
         out.append(f"  {more} more: -v shows all\n", style="dim")
     return out
+
+
+def _may_matter(effect: Effect, unknown: bool) -> bool:
+    return effect.counts or (unknown and effect is Effect.UNKNOWN)
 
 
 def _remark(setting: DifferingSetting) -> str:

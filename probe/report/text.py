@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.answer import in_words
 from probe.comparison.coverage.guards import grouped
 from probe.comparison.deciding import deciding
 from probe.comparison.noise.interface import FIXED_MEASURES, TOLERANCE
@@ -22,6 +21,7 @@ from probe.comparison.steps.side import Metrics
 from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
 from probe.report.left_out import qualification, rest
 from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
+from probe.report.words import texts
 
 if TYPE_CHECKING:
     from probe.comparison.settings import DifferingSetting
@@ -35,6 +35,7 @@ _FROM_NUMBERS = (Kind.INTRODUCED, Kind.UPDATE)
 """kinds of findings whose hint is read from the numbers of a place"""
 _MOST_PLACES = 6
 """of one side that are listed, where it has several for one"""
+_FRAMEWORKS = ("torch/", "paddle/", "mindspore/")
 _SUMMED = "of the gradients that it was computed from"
 
 
@@ -118,7 +119,7 @@ class _Report:
         """Add the first notes, and how many there are more."""
         said = self.comparison.reasons if self.comparison.verdict is Verdict.UNDECIDED else ()
         listed = _listed(self.comparison.settings)
-        notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes, *listed))
+        notes = texts(each for each in self.comparison.notes if each not in (*said, *self.mistakes, *listed))
         shown = notes if self.verbose else notes[:_MOST_NOTES]
         for note in shown:
             self._say(plain(note, LONGEST_LIST), "note: ", "      ", "yellow")
@@ -157,6 +158,9 @@ class _Report:
         for name, row in zip(names, rows, strict=False):
             cells = [padded(cell, width) for cell, width in zip(row, widths, strict=True)]
             self.out.append(f"{packed([name, *cells], self.width, '  ', '    ')}".rstrip() + "\n", style="dim")
+        losses = _losses(self.comparison)
+        if losses:
+            self.out.append(f"{packed(losses, self.width, '  loss ', '    ')}\n", style="dim")
 
     def _first(self, first: Divergence) -> None:
         begins, title = len(self.out), "First divergence"
@@ -169,14 +173,14 @@ class _Report:
         numbers = _numbers(first)
         if numbers:
             self.out.append(f"{packed(numbers, self.width, '  ', '    ')}\n")
+        inherited = sum(slot.verdict == "inherited" for slot in self.comparison.slots)
+        holds = [stands(self.comparison)] if self.comparison.flip is not None else []
+        affected = [f"{counted(inherited, 'downstream tensor')} affected"] if inherited else []
+        self._say(" · ".join([*holds, *affected, f"confidence {first.confidence:.2f}"]), "  ", "    ")
         if first.hint:
             self._tell(plain(first.hint, LONGEST_LIST), "  → ", "bold")
             if _would_values_tell(first):
                 self._tell(_with_values(first), "    ")
-        inherited = sum(slot.verdict == "inherited" for slot in self.comparison.slots)
-        self._say(f"confidence {first.confidence:.2f}; {inherited} later tensors inherit the error", "  ", "    ")
-        if self.comparison.flip is not None:
-            self._say(stands(self.comparison), "  ", "    ")
         self.out.append("\n")
         from probe.report.branch import drawn
 
@@ -189,14 +193,23 @@ class _Report:
         sides = [("A", divergence.a), ("B", divergence.b)]
         rows = {ref: self._place(divergence, ref) for _, refs in sides for ref in refs[:_MOST_PLACES]}
         width = max((cell_len(path) for path, _ in rows.values()), default=0)
+        told = {""}
         for side, refs in sides:
             if not refs:
                 self.out.append(f"  {side} ")
                 self.out.append("has no counterpart\n", style="italic")
-            for path, details in map(rows.__getitem__, refs[:_MOST_PLACES]):
+            for ref in refs[:_MOST_PLACES]:
+                (path, details), code = rows[ref], plain(_code(ref))
+                path = padded(path, min(width, 80) if self.columns is None else width)
                 self.out.append(f"  {side} ")
-                self.out.append(padded(path, min(width, 80) if self.columns is None else width), style="cyan")
-                self.out.append(f"  {details}\n")
+                self.out.append(path, style="cyan")
+                self.out.append(f"  {details}")
+                if code not in told:
+                    is_room = 8 + sum(map(cell_len, (path, details, code))) <= (self.columns or PLAIN_WIDTH)
+                    self.out.append("  " if is_room else "\n    ")
+                    self.out.append(code, style="dim")
+                    told.add(code)
+                self.out.append("\n")
             if len(refs) > _MOST_PLACES:
                 self.out.append(f"  {side} and {len(refs) - _MOST_PLACES} more\n")
 
@@ -265,7 +278,9 @@ class _Report:
         if self.comparison.settings:
             from probe.report.settings import section
 
-            self.out.append_text(section(self.comparison.settings, self.columns, verbose=self.verbose))
+            first = self.comparison.first_divergence
+            is_open = first is not None and not first.settings and not _is_certain(first)
+            self.out.append_text(section(self.comparison.settings, self.columns, verbose=self.verbose, unknown=is_open))
             self.out.append("\n")
 
     def _footer(self) -> None:
@@ -346,9 +361,13 @@ def _large(number: int) -> str:
 
 
 def _would_values_tell(finding: Divergence) -> bool:
-    """Tell whether values would say more of a place: not where its hint is what was recorded, or numbers that are certain."""
-    certain = finding.is_read or any(hint["verified"] for hint in finding.hints)
-    return finding.estimated and finding.kind in _FROM_NUMBERS and not certain
+    """Return True if values would say more of a place."""
+    return finding.estimated and finding.kind in _FROM_NUMBERS and not _is_certain(finding)
+
+
+def _is_certain(finding: Divergence) -> bool:
+    """Return True if the hint is what was recorded, or what the recorded numbers verify."""
+    return finding.is_read or any(hint["verified"] for hint in finding.hints)
 
 
 def _with_values(finding: Divergence) -> str:
@@ -392,6 +411,30 @@ def _path(ref: NodeRef) -> str:
     return plain(ref.path) or "(the whole model)"
 
 
+def _code(ref: NodeRef) -> str:
+    """Return where the code of a module is: its file below the installed packages, or with its folder, and line; not of a framework's own."""
+    path = ref.file.replace("\\", "/")
+    _, is_installed, inside = path.rpartition("-packages/")
+    if not path or inside.startswith(_FRAMEWORKS):
+        return ""
+    return f"{inside if is_installed else '/'.join(path.split('/')[-2:])}:{ref.line}"
+
+
+def _losses(comparison: Comparison) -> list[str]:
+    """Return the losses of A and B in the first step that was compared, and in the last."""
+    of_a, of_b = (run.losses for run in comparison.runs)
+    both = [(step, of_a.get(step), of_b.get(step_b)) for step, step_b in comparison.steps]
+    both = [each for each in both if each[1:] != (None, None)]
+    ends = both[:: max(len(both) - 1, 1)]
+    return [f"{_beside(a, b)}{f' (step {step})' if len(ends) > 1 else ''}" for step, a, b in ends]
+
+
+def _beside(a: float | None, b: float | None) -> str:
+    """Return two numbers in seven digits, or in as many as tell them apart."""
+    written = [["–" if each is None else f"{each:#.{digits}g}" for each in (a, b)] for digits in (7, 9, 17)]
+    return " | ".join(next((each for each in written if each[0] != each[1]), written[0]))
+
+
 def _numbers(divergence: Divergence) -> list[str]:
     metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
@@ -424,7 +467,7 @@ def _size(metrics: Metrics) -> str:
 
 
 def _times(factor: float) -> str:
-    return f"{float(f'{factor:.3g}'):,g}"
+    return f"{float(f'{factor:.3g}'):,.10g}"
 
 
 def _alike(x: float, y: float) -> bool:
@@ -432,16 +475,15 @@ def _alike(x: float, y: float) -> bool:
 
 
 def stands(comparison: Comparison) -> str:
-    """Say how much wider all limits could be."""
+    """Say how far the first divergence is above its limit, and the verdict where that is further."""
     flip = comparison.flip
     assert flip is not None
     if math.isinf(flip.first):
-        return "this finding holds with any limits"
-    wide = f"holds with limits up to {_times(flip.first)} times as wide"
+        return "above any limit"
     if flip.factor <= flip.first:
-        return f"this finding, and so the verdict, {wide}"
-    more = "holds with any limits" if math.isinf(flip.factor) else f"up to {_times(flip.factor)} times"
-    return f"this finding {wide}, the verdict {more}"
+        return f"{_times(flip.first)}× above the limit"
+    more = "above any" if math.isinf(flip.factor) else f"{_times(flip.factor)}×"
+    return f"{_times(flip.first)}× above the limit (the verdict: {more})"
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:

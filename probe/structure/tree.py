@@ -68,6 +68,19 @@ class Tree:
         """Index of every module by its path."""
         return {module.path: index for index, module in enumerate(self.modules)}
 
+    @property
+    def models(self) -> list[int]:
+        """The models that were recorded, wrappers left out: of a list of models its members."""
+        tops = [index for index, module in enumerate(self.modules) if module.parent < 0]
+        if tops and self.class_name(self.root) == "list" and self.children[self.root]:
+            tops[:1] = self.children[self.root].values()
+        return list(dict.fromkeys(map(self.unwrapped, tops)))
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Their classes, each once."""
+        return tuple(dict.fromkeys(map(self.class_name, self.models)))
+
     def steps_to(self, index: int) -> list[str]:
         """Return the names that lead from the root to a module."""
         names = []

@@ -117,4 +117,6 @@ def test_the_comparison_says_it_too(folder: Path, recordings: Callable[..., None
         r"≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+",
         "<number>",
     )  # of a model with softmax: not the same on every machine
-    golden(f"compare-{case}-layer", plain.stdout, numbers, (r"\d+ later", "<n> later"))
+    golden(
+        f"compare-{case}-layer", plain.stdout, numbers, (r"\d+ downstream", "<n> downstream"), (r"[\d,]+×", "<number>×")
+    )

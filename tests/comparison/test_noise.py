@@ -290,7 +290,7 @@ def test_the_report_says_the_rung_and_what_would_flip_the_verdict(clean: Clean, 
     found = probe.compare(clean("tensor"), faulty("eps", "tensor"))
     assert found.flip is not None and found.first_divergence is not None
     text = render(found).plain
-    assert f"  this finding, and so the verdict, holds with limits up to {said(found.flip.first)} times as wide" in text
+    assert f"\n  {said(found.flip.first)}× above the limit · " in text
     assert found.flip.first == pytest.approx(found.first_divergence.metrics.rel_l2 / found.first_divergence.limit)
     other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
     aligned = probe.compare(clean("tensor"), other)
@@ -308,7 +308,7 @@ def test_what_is_no_matter_of_size_stands_whatever_the_tolerance(clean: Clean, r
     module(model, "layers.1.mlp.up").weight.data[0, 0] = np.nan
     found = probe.compare(clean("tensor"), run(model, task="tensor"))
     assert found.flip is not None and math.isinf(found.flip.first) and math.isinf(found.flip.factor)
-    assert "  this finding holds with any limits" in render(found).plain
+    assert "\n  above any limit · " in render(found).plain
     assert found.as_json()["flip"] == {"factor": None, "first_divergence": None, "closest": None}
 
 

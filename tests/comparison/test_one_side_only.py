@@ -152,7 +152,7 @@ def test_a_module_of_which_the_weights_are_used_is_named_where_what_it_returns_i
     first = probe.compare(run(), run(by_hand)).first_divergence
     assert first is not None and (first.kind, first.path) == (Kind.INTRODUCED, "layers.1.mlp.gate")
     assert first.evidence[0] == (
-        "layers.1.mlp.gate is called on A; with layers.1.mlp.gate of B, the weights alone are compared"
+        "A calls layers.1.mlp.gate; only its weights are compared, with layers.1.mlp.gate of B"
     )
     assert first.hint == "look at what B has in the place of layers.1.mlp.gate, of which the weights alone are compared"
 

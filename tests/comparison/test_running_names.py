@@ -65,23 +65,23 @@ def test_they_are_paired_by_what_they_hold_and_a_wrong_momentum_is_found(
     b = record(tmp_path / "b.h5", [OwnNorm(names, keeps), OwnNorm(names, 0.9)])
     for path, other, place in ((usual, b, "b"), (b, usual, "a")):
         found = probe.compare(path, other)
-        assert any(f"{names[0]} of OwnNorm with running_mean (×2, 0.98)" in text for text in found.warnings)
+        assert any(f"{names[0]} of OwnNorm with running_mean (×2, 98 % sure)" in text for text in found.warnings)
         if keeps == 0.9:
             assert found.verdict is Verdict.ALIGNED, found.first_divergence
             continue
         first = found.first_divergence
         assert first is not None and first.a[0].path == "1"
         assert getattr(first, place)[0].slot == names[0]
-        assert f"that {names[0]} is the other side's running_mean is a guess (0.98)" in first.evidence
+        assert f"{names[0]} matched with running_mean on the other side, 98 % sure" in first.evidence
 
 
 def test_where_all_are_wrong_names_and_what_they_begin_with_tell(usual: Path, tmp_path: Path) -> None:
     b = record(tmp_path / "b.h5", [OwnNorm(("own_mean", "own_variance"), 0.1, backwards=True) for _ in range(2)])
     found = probe.compare(usual, b)
     assert found.first_divergence is not None
-    [text] = [text for text in found.warnings if "paired by a guess" in text]
-    assert "own_mean of OwnNorm with running_mean (×2, 0.85)" in text
-    assert "own_variance of OwnNorm with running_var (×2, 0.85)" in text
+    [text] = [text for text in found.warnings if "matched without a mapping" in text]
+    assert "own_mean of OwnNorm with running_mean (×2, 85 % sure)" in text
+    assert "own_variance of OwnNorm with running_var (×2, 85 % sure)" in text
 
 
 def test_axes_of_size_1_are_no_other_shape(usual: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_it_is_named_itself_where_what_it_returns_is_wrong(run: Recorder, turned
     assert first is not None and first.kind is Kind.INTRODUCED
     assert [ref.path for ref in (*first.a, *first.b)] == ["layers.1.mlp.gate.score"]
     assert first.evidence[0] == (
-        f"layers.1.mlp.gate.score is called on {here}; with layers.1.mlp.gate of {there}, the weights alone are compared"
+        f"{here} calls layers.1.mlp.gate.score; only its weights are compared, with layers.1.mlp.gate of {there}"
     )
     assert first.hint == (
         f"look at what {there} has in the place of layers.1.mlp.gate.score, of which the weights alone are compared"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,21 @@ def test_every_other_file_is_installed_as_data() -> None:
         if path.is_file() and path.suffix not in SOURCES and PAGE_SOURCES not in path.parents
     }
     assert others - data == set()
+
+
+def test_the_description_links_to_nothing_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package index has the text of README.md, and no file beside it."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", given.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    text = given["long_description"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](" in readme and "](" not in text and "docs/images" not in text
+    assert len(text.split()) > 0.9 * len(readme.split())
+    assert not {"url", "project_urls"} & set(setup()["metadata"]), "say where it is when it is somewhere"
+
+
+def test_pythons_that_are_named_are_tried() -> None:
+    named = [each.split()[-1] for each in setup()["metadata"]["classifiers"].splitlines() if ":: Python :: 3." in each]
+    script = (ROOT / "scripts" / "try-wheel").read_text(encoding="utf-8")
+    assert named == ["3.11", "3.12", "3.13"] and all(version in script for version in named)

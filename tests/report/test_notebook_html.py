@@ -75,7 +75,7 @@ def test_the_answer_is_the_verdict_the_way_and_what_was_found(answer: Comparison
     first = answer.first_divergence
     assert first is not None and first.evidence[0] in text and f"→ {first.hint}" in text
     assert f"¦relative error¦{first.metrics.rel_l2:.1e} ({first.limit:.1e} is explained)" in text
-    assert "confidence 0.99; this finding, and so the verdict, holds with limits up to" in text
+    assert "× above the limit · confidence 0.99¦" in text
     assert f"{answer.coverage.compared} pairs of tensors" in text and "noise: built-in model" in text
 
 

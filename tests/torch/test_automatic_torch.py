@@ -86,7 +86,7 @@ def test_a_fault_in_megatron_is_found_without_a_mapping(tmp_path: Path) -> None:
     assert (first.a[0].path, first.b[0].path) == (
         "model.layers.3.post_attention_layernorm", "decoder.layers.3.pre_mlp_layernorm",
     )  # fmt: skip
-    assert any("pairs of modules were found without a mapping" in text for text in found.warnings)
+    assert any("pairs of modules matched without a mapping" in text for text in found.warnings)
 
 
 class MetaAttention(torch.nn.Module):

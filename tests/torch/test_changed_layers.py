@@ -223,7 +223,7 @@ def test_layers_with_weights_of_their_own(recordings: Callable[..., Path], case:
     if not renamed:
         assert_said(found, verdict, places_a, places_b, text)
         numbers = (r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+,\d{3})", "<number>")
-        more = ((r"\S+\.h5", "<file>"), (r"\d+ later tensors", "<n> later tensors"))
+        more = ((r"\S+\.h5", "<file>"), (r"\d+ downstream tensors", "<n> downstream tensors"))
         golden(f"changed-layers-{case}", f"{render(found).plain}\n", numbers, *more)
     else:
         assert [change.kind for change in found.changes if change.text in _all_said(found)]

@@ -81,8 +81,8 @@ def test_parameters_of_an_own_class_are_paired_by_form_and_values(pair: Pair, ta
     together = [s for s in result[f"{LAYER}.self_attn.q_proj"] if s.phase is Phase.INIT]
     assert {len(s.parts_a) for s in together} == {3}
     assert result.warnings[0] == (
-        "parameters of B were paired by a guess: kernel of Dense with weight, turned (×16, 0.90); "
-        "offset of Dense with bias (×16, 0.85)"
+        "parameters of B matched without a mapping: kernel of Dense with weight, turned (×16, 90 % sure); "
+        "offset of Dense with bias (×16, 85 % sure)"
     )
 
 
@@ -188,7 +188,7 @@ def test_a_norm_that_is_paired_by_its_neighbours_is_found_and_said_to_be_a_guess
     assert first is not None
     assert first.path == "gpt_neox.layers.2.input_layernorm"
     assert first.confidence < 0.75
-    assert "that these two are a pair is a guess by same structure (0.75)" in first.evidence
+    assert "matched by structure, 75 % sure" in first.evidence
 
 
 def test_what_was_seen_at_a_guessed_pair_is_no_surer_where_it_is_charged(pair: Pair) -> None:
@@ -197,9 +197,7 @@ def test_what_was_seen_at_a_guessed_pair_is_no_surer_where_it_is_charged(pair: P
     assert first.path == ""
     assert first.confidence < 0.9
     assert not any("in which order" in text for text in first.evidence), "their weights show it"
-    assert (
-        f"that {LAYER}.fc2 and parts.5.outp, at which it was seen, are a pair is a guess by same values (0.98)"
-    ) in first.evidence
+    assert f"seen at {LAYER}.fc2 and parts.5.outp, matched by values, 98 % sure" in first.evidence
 
 
 def test_a_module_without_a_counterpart_and_without_a_mapping(pair: Pair) -> None:

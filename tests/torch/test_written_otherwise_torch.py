@@ -235,7 +235,7 @@ def test_a_module_without_partner_is_not_missing_where_a_step_before_agreed(tmp_
     codes = Codes(0.9)  # no module of the model: its code is the model's own
     found = first(compared(tmp_path, Quantized(lambda x: codes.forward(x)), Quantized(Codes(0.5)), steps=3))
     assert (found.step, found.phase, found.kind, found.b[0].path) == (1, Phase.FORWARD, Kind.INTRODUCED, "quantize")
-    assert found.evidence[0] == "quantize is called on B; A computes it in code of its own, or not at all"
+    assert found.evidence[0] == "B calls quantize; A does not (inlined or missing)"
 
 
 # ---- a norm before a module, or inside it -------------------------------------------------------------------

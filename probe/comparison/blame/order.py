@@ -133,7 +133,7 @@ def _is_harmless(walk: Walk, node: Node, mine: Node, theirs: Node) -> bool:
 def ref_of(side: Side, micro: int, module: int, call: int = 0) -> NodeRef:
     """Return a place in one model."""
     info = side.reader.modules[module]
-    return NodeRef(side.step, micro, info.path, info.class_name, call, "")
+    return NodeRef.of(side.step, micro, info, call, "")
 
 
 def module_a(walk: Walk, node: Node) -> int:

@@ -104,7 +104,7 @@ def _finding(pairs: StepPairs, half: StepHalf, parts: Sequence[Difference]) -> D
     refs = []
     for each, module in ((half, difference.module), (other, None if pair is None else other.modules[pair])):
         info = each.side.reader.modules[0 if module is None else module]
-        refs.append((NodeRef(each.side.step, difference.micro, info.path, info.class_name, difference.call, slot),))
+        refs.append((NodeRef.of(each.side.step, difference.micro, info, difference.call, slot),))
     told = note(
         "copies-differ", side=half.name, ranks=ranks, others=others, groups=difference.groups, error=difference.error
     )

@@ -42,17 +42,14 @@ def refs_of(
     found = []
     for side, module, slot in ((walk.pairs.a, modules.a, slot_a), (walk.pairs.b, modules.b, slot_b)):
         infos = [(side.reader.modules[at], name) for at, name in side.places_of(module, slot)]
-        found.append(tuple(NodeRef(side.step, micro, info.path, info.class_name, call, name) for info, name in infos))
+        found.append(tuple(NodeRef.of(side.step, micro, info, call, name) for info, name in infos))
     return found[0], found[1]
 
 
 def root_refs(walk: Walk) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
     """Return the whole model in A and in B."""
     a, b = walk.pairs.a.reader.modules[0], walk.pairs.b.reader.modules[0]
-    return (
-        (NodeRef(walk.pairs.step, 0, a.path, a.class_name, 0, ""),),
-        (NodeRef(walk.pairs.step_b, 0, b.path, b.class_name, 0, ""),),
-    )
+    return (NodeRef.of(walk.pairs.step, 0, a, 0, ""),), (NodeRef.of(walk.pairs.step_b, 0, b, 0, ""),)
 
 
 def order(walk: Walk, event: Event) -> int:

@@ -279,5 +279,5 @@ def _refs(
     found = []
     for side, module, number, slot in ((pairs.a, modules.a, call, slot_a), (pairs.b, modules.b, call_b, slot_b)):
         infos = [(side.reader.modules[at], name) for at, name in side.places_of(module, slot)]
-        found.append(tuple(NodeRef(side.step, micro, info.path, info.class_name, number, name) for info, name in infos))
+        found.append(tuple(NodeRef.of(side.step, micro, info, number, name) for info, name in infos))
     return found[0], found[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from probe.comparison.answer import in_words
 from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.records import Phase
@@ -29,6 +28,7 @@ from probe.report.notebook.markup import (
 )
 from probe.report.notebook.words import listed, verdict
 from probe.report.text import LONGEST_LIST, headline, stands
+from probe.report.words import texts
 
 KINDS = {"introduced": "bad", "inherited": "warn"}
 """colours of what is said of a pair of tensors"""
@@ -53,7 +53,7 @@ def of_comparison(comparison: Comparison) -> str:
         parts += [] if comparison.unseen is None else [paragraph(text(comparison.unseen.text, LONGEST_LIST))]
     parts += _accepted(comparison)
     told = comparison.reasons if said is Verdict.UNDECIDED else ()
-    notes = in_words(each for each in comparison.notes if each not in told)
+    notes = texts(each for each in comparison.notes if each not in told)
     return framed(
         *parts, _own_errors(comparison), _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes]),
     )  # fmt: skip
@@ -77,7 +77,7 @@ def of_divergence(divergence: Divergence) -> str:
 
 
 def _found(divergence: Divergence, title: str = "Divergence", holds: str = "") -> list[Html]:
-    confidence = "; ".join(each for each in (f"confidence {divergence.confidence:.2f}", holds) if each)
+    confidence = " · ".join(filter(None, (holds, f"confidence {divergence.confidence:.2f}")))
     return [
         paragraph(Html(f"<b>{title}</b>"), dim(headline(divergence))),
         _places(divergence),

@@ -21,6 +21,7 @@ from probe.report.notebook.markup import (
     paragraph,
     table,
 )
+from probe.structure.tree import Tree
 
 _MOST_MODULES = 10
 _MOST_NOTES = 3
@@ -30,9 +31,11 @@ _KIB = 1024
 def of_recording(recording: Recording) -> str:
     """Return who recorded what: the facts of the run, the outermost modules, notes."""
     info, modules = recording.info, recording.modules
-    weights = modules[0].n_params if modules else 0
+    tree = Tree(modules)
+    weights = sum(modules[index].n_params for index in tree.models)
     config = info.config
-    inside = join([name(modules[0].class_name, "?"), dim(f"{count(len(modules), 'module')}, {weights:,} parameters")])
+    held = dim(f"{count(len(modules), 'module')}, {weights:,} parameters")
+    inside = join([name(" and ".join(tree.model_names), "?"), held])
     outer = [module for module in modules if module.parent == 0]
     rows = [(name(each.path), kind(each.class_name), f"{each.n_params:,}") for each in outer[:_MOST_MODULES]]
     notes = recording.notes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from probe.comparison.notes import Note
 from probe.report.words.hints import joined, listed, written
+from probe.report.words.notes import sure
 
 
 def _call_returns_its_input(path: str, side: str) -> str:
@@ -29,6 +30,10 @@ def _caller_does_not_call(
 
 def _next_tensor(path: str, is_input: bool, role: str, slot: str) -> str:
     return f"what comes next, A's {path}, {'gets' if is_input else 'returns'} another {role} {slot}"
+
+
+def _matched(by: str, confidence: float) -> str:
+    return f"matched by {by.removeprefix('same ')}, {sure(confidence)}"
 
 
 def _handed_by(makers: tuple[tuple[str, str | None], ...]) -> str:
@@ -260,9 +265,11 @@ WORDS: dict[str, str | Callable[..., str]] = {
     "lies": "it lies {place}",
     "given-what-another-returned": "A gives `{to}` what `{a}` returned, B what `{b}` did (equal hashes)",
     # guesses
-    "seen-at-a-guessed-pair": "that {a} and {b}, at which it was seen, are a pair is a guess by {by} ({confidence:.2f})",
-    "guessed-pair": "that these two are a pair is a guess by {by} ({confidence:.2f})",
-    "guessed-parameter": "that {slot} is the other side's {name} is a guess ({confidence:.2f})",
+    "seen-at-a-guessed-pair": lambda a, b, by, confidence: f"seen at {a} and {b}, {_matched(by, confidence)}",
+    "guessed-pair": _matched,
+    "guessed-parameter": lambda slot, name, confidence: (
+        f"{slot} matched with {name} on the other side, {sure(confidence)}"
+    ),
     # calls on one side
     "caller-does-not-call": _caller_does_not_call,
     "called-on-one-side": "{path} is called on {side} only, {where}: {other} has {there} and does not call it",
@@ -273,12 +280,12 @@ WORDS: dict[str, str | Callable[..., str]] = {
     "made-between": _made_between,
     "inputs-in-another-form": _inputs_in_another_form,
     "does-more-than-its-module": "{path} does something of its own with what {inner}, the only module in it, is given or returns",
-    "called-with-weights-elsewhere": "{path} is called on {side}; with {there} of {other}, the weights alone are compared",
-    "computed-by-code-of-other-side": "{path} is called on {side}; {other} computes it in code of its own, or not at all",
+    "called-with-weights-elsewhere": "{side} calls {path}; only its weights are compared, with {there} of {other}",
+    "computed-by-code-of-other-side": "{side} calls {path}; {other} does not (inlined or missing)",
     "called-with-weights-of-another": (
-        "{path} is called on {side}, its weights are another module's; {other} may use those in code of its own"
+        "{side} calls {path} with the weights of another module; {other} may use those without a call"
     ),
-    "called-without-counterpart": "{path} is called on {side} and has no counterpart on {other}",
+    "called-without-counterpart": "{side} calls {path}, which has no counterpart in {other}",
     "model-is-given-on-one-side": "the model is given {name} on {side} only",
     "model-is-given-other-inputs": "the model is given different inputs",
     "side-is-rank": "{side} is rank {rank} of {ranks}",

@@ -66,6 +66,11 @@ def percent(share: float) -> str:
     return f"{float(f'{100 * share:.1g}'):g} %"
 
 
+def sure(confidence: float) -> str:
+    """Write how sure a guess is: ``98 % sure``."""
+    return f"{min(round(100 * confidence), 99)} % sure"
+
+
 def _share(share: float) -> str:
     return f"{share:.1%}" if share < 1 else "all"
 
@@ -214,20 +219,20 @@ def _inverted(slots: Sequence[str]) -> str:
 def _found_pairs(
     by_values: int, by_structure: int, total: int, confidence: float, a: str, b: str
 ) -> str:  # fmt: skip
-    found = ((by_values, "recorded values"), (by_structure, "structure"))
+    found = ((by_values, "values"), (by_structure, "structure"))
     parts = " and ".join(f"{count} by {how}" for count, how in found if count)
     return (
-        f"{by_values + by_structure} of {total} pairs of modules were found without a mapping, {parts}; the least sure "
-        f"({confidence:.2f}) is {a} with {b}"
+        f"{by_values + by_structure} of {total} pairs of modules matched without a mapping, {parts}; the least sure: {a} with {b}, "
+        f"{sure(confidence)}"
     )
 
 
 def _guessed_parameters(side: str, guesses: Sequence[tuple[str, str, str, bool, int, float]]) -> str:
     texts = [
-        f"{slot} of {class_name} with {name}{', turned' if is_turned else ''} (×{count}, {sure:.2f})"
-        for slot, class_name, name, is_turned, count, sure in guesses
+        f"{slot} of {class_name} with {name}{', turned' if is_turned else ''} (×{count}, {sure(confidence)})"
+        for slot, class_name, name, is_turned, count, confidence in guesses
     ]
-    return f"parameters of {side} were paired by a guess: {some(texts, '; ')}"
+    return f"parameters of {side} matched without a mapping: {some(texts, '; ')}"
 
 
 # Noise
