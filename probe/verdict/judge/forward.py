@@ -150,21 +150,23 @@ def _returns_more_than_a_loss(node: Node | None) -> bool:
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
-    """Return True if one class returned tensors of two sizes to the same code, and what is made of them differs."""
-    step = judging.step
-    assert event.a is not None and event.b is not None and event.node is not None
-    if event.role is not Role.OUTPUT or step.is_other_code(event.node.a.module) or event.a.size == event.b.size:
+    """Return True if one class made tensors of two sizes of equal sizes, and what the same code makes of them differs."""
+    step, node = judging.step, event.node
+    assert event.a is not None and event.b is not None and node is not None
+    if event.role is not Role.OUTPUT or step.is_other_code(node.a.module) or event.a.size == event.b.size:
+        return False
+    if any(each.a is not None and each.b is not None and each.a.size != each.b.size for each in node.inputs):
         return False
     short, long = sorted((event.a.form, event.b.form), key=len)
     if long[len(long) - len(short) :] == short:  # one is broadcast
         return False
-    for use in judging.graph.uses(event):
-        error = step.error(use)
-        limit = max(FORWARD.limit(max(sources.u, use.u), sources.error), _routed(judging, use))
-        if error is not None and error.size > limit:
-            scope = event.node.parent
-            return scope is None or not step.is_other_code(scope.a.module)
-    return False
+    use = next((each for each in judging.graph.uses(event) if step.error(each) is not None), None)
+    if use is None:
+        return False
+    error, scope = step.error(use), node.parent
+    limit = max(FORWARD.limit(max(sources.u, use.u), sources.error), _routed(judging, use))
+    is_off = error is not None and error.size > limit
+    return is_off and (scope is None or not step.is_other_code(scope.a.module))
 
 
 def _note_routing(judging: Judging, event: Event, error: Error) -> None:
