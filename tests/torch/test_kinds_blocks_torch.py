@@ -275,11 +275,12 @@ def of_words(m: nn.Module, _: int) -> Tensor:
 
 BF16, FP16, SILU = torch.bfloat16, torch.float16, functional.silu
 SHARED = undecided_or(at("layers.2.moe", "layers.2.moe.shared", phase="forward"))
+GATE = undecided_or(at("layers.2.moe", "layers.2.moe.shared_gate", phase="forward"))  # which B does not call
 MIXTRAL = undecided_or(at("model.layers.1.mlp", "model.layers.1.mlp.experts", phase="forward"))
 ONE = undecided_or(at("mixers.1", phase="forward"))
 twins("moe-16-bits/shared-clean", shared, (), (SILU, True, BF16), of_words, not_diverged)
 twins("moe-16-bits/shared-relu", shared, (), (torch.relu, True, BF16), of_words, SHARED)
-twins("moe-16-bits/shared-no-gate", shared, (), (SILU, False, BF16), of_words, SHARED)
+twins("moe-16-bits/shared-no-gate", shared, (), (SILU, False, BF16), of_words, GATE)
 twins("moe-16-bits/mixtral-clean", mixtral, (), ("", BF16), of_words, not_diverged)
 twins("moe-16-bits/mixtral-relu", mixtral, (), ("relu", BF16), of_words, MIXTRAL)
 twins("moe-16-bits/top-one-clean", top_one, (), (1.0, FP16), of_words, not_diverged)

@@ -29,14 +29,21 @@ _LATER = 4.0
 
 def judge_forward(judging: Judging) -> None:
     """Judge what calls were given and returned, in the order of A."""
+    moved = _rows_moved(judging)
     for event in judging.graph.forward():
         if not event.is_paired:
             continue
         sources = sources_of(judging, event)
         error = judging.step.error(event)
+        scope = event.node.parent if event.node is not None else None
+        if event.role is Role.INPUT and scope in moved and scope not in judging.verdicts.routed:
+            rows, of_rows = moved[scope]
+            if rows <= of_rows * routing_limit(of_rows, sources.error):
+                judging.verdicts.routed[scope] = rows / of_rows
         if error is None:
             if not _is_wrong_size(judging, event, sources):
-                verdict = Verdict(event, State.OPEN, sources.error, sources.u, is_behind=sources.is_wrong)
+                passed = max(sources.error, _routed(judging, event))
+                verdict = Verdict(event, State.OPEN, passed, sources.u, is_behind=sources.is_wrong)
                 judging.verdicts.add(verdict)
                 continue
             error = Error(1.0)
@@ -66,7 +73,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     step, verdicts = judging.step, judging.verdicts
     assert event.a is not None and event.node is not None
     if event.a.kind == "integer":
-        limit = routing_limit(event, sources.error)
+        limit = routing_limit(event.a.size, sources.error)
         if 0 < error.size <= limit:
             _note_routing(judging, event, error)
     else:
@@ -177,6 +184,27 @@ def _note_routing(judging: Judging, event: Event, error: Error) -> None:
         if node is not None:
             known = judging.verdicts.routed.get(node, 0.0)
             judging.verdicts.routed[node] = max(known, min(1.0, error.size * width))
+
+
+def _rows_moved(judging: Judging) -> dict[Node | None, tuple[int, int]]:
+    """Return, by call, how many rows its own code gave to other calls inside it, and of how many: choices seen by their number."""
+    found: dict[Node | None, tuple[int, int]] = {}
+    for node in judging.step.nodes:
+        scope = node.parent
+        for event in node.inputs if scope is not None else ():
+            assert scope is not None
+            a, b = event.a, event.b
+            if a is None or b is None or not a.shape or not b.shape or a.shape[0] == b.shape[0]:
+                continue
+            if a.shape[1:] == b.shape[1:] and judging.graph.producer(event) is None:
+                given = [
+                    each.a.size // max(each.a.shape[-1], 1)
+                    for each in scope.inputs
+                    if each.a is not None and each.a.shape
+                ]
+                moved = found.get(scope, (0, 0))[0] + abs(a.shape[0] - b.shape[0])
+                found[scope] = moved, max([1, *given])
+    return found
 
 
 def _routed(judging: Judging, event: Event) -> float:
