@@ -175,7 +175,8 @@ def log_of(m: nn.Module, _: int) -> Tensor:
 for name, smoothing, right in (("clean", 0.0, aligned), ("smoothed", 0.1, at("", phase="loss"))):
     loss_b = lambda m, _, s=smoothing: functional.cross_entropy(m(data(20, 10)), KINDS_OF, label_smoothing=s)  # noqa: E731
     softmax = (lambda x: x.softmax(-1),)
-    twins(f"probabilities/softmax-{name}", scorer, softmax, (same,), log_of, right, loss_b=loss_b)
+    statistics = right if smoothing == 0 else at("")  # of what a function is applied to no statistic tells
+    twins(f"probabilities/softmax-{name}", scorer, softmax, (same,), log_of, right, statistics, loss_b=loss_b)
 
 WANTED = data(20, 6, seed=8).tanh()
 for name, loss_of, right in (

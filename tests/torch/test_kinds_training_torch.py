@@ -198,7 +198,10 @@ twins("unseen-rows/right-eps", encoder, (False,), (True, 1e-2), of_seen, at("nor
 FILLED = {"loss_b": of_documents(1)}
 twins("unseen-rows/packed-clean", packed, (False,), (False,), of_documents(0), not_diverged, **FILLED)
 JOINED = at("attention", phase="forward")
-twins("unseen-rows/packed-joined", packed, (False,), (True,), of_documents(0), JOINED, not_aligned, **FILLED)
+INTEGERS = {"wrong": {"tensor": "rows of integers that the loss does not see have no gradient of their own"}}
+twins(
+    "unseen-rows/packed-joined", packed, (False,), (True,), of_documents(0), JOINED, not_aligned, **FILLED, **INTEGERS
+)
 twins("unseen-rows/patches-clean", patches, (0.0,), (1.0,), of_patches, aligned, not_diverged)
 SILU = at("mlp", phase="forward")
 twins("unseen-rows/patches-silu", patches, (0.0,), (1.0, functional.silu), of_patches, SILU, not_aligned)
@@ -280,7 +283,8 @@ twins("cancelled/groups-clean", policy, (), (), of_groups(True), aligned, loss_b
 UNSCALED = at("", "out", phase=("loss", "backward", "gradient"))
 twins("cancelled/groups-unscaled", policy, (), (), of_groups(True), UNSCALED, loss_b=of_groups(False, False))
 twins("cancelled/difference-clean", critic, (), (), of_both(True), aligned, loss_b=of_both(False))
-twins("cancelled/difference-joined", critic, (), (), of_difference(False), not_diverged, loss_b=of_difference(True))
+OTHER = {"loss_b": of_difference(True), "wrong": {"tensor": "joined calls are laid in A's order of calls"}}
+twins("cancelled/difference-joined", critic, (), (), of_difference(False), not_diverged, **OTHER)
 SLOPE = at("act", phase="forward")
 twins("cancelled/difference-slope", critic, (), (0.1,), of_both(True), SLOPE, loss_b=of_both(False))
 twins("cancelled/penalty-clean", centred, (), (), with_penalty(1.0, True), aligned, loss_b=with_penalty(1.0, False))
@@ -341,12 +345,15 @@ RIGHT = {"TopLayer": {"blocks": "layers"}}
 twins("wrong-line/blocks-right", stack, A_STACK, B_STACK, DEEP, aligned, mapping=RIGHT | LINES)
 LONG = squared(4, 5, 8)
 FUSED = {"mapping": {"Split": {"qkv": {"from": ["q", "v", "k"]}}}, "copy": fuse}
-twins("wrong-line/fused", attention, (False,), (True,), LONG, names_mapping, **FUSED)
+UNKNOWN = lambda answer: not_diverged(answer) or names_mapping(answer)  # noqa: E731 - no statistic knows an order of parts
+twins("wrong-line/fused", attention, (False,), (True,), LONG, names_mapping, UNKNOWN, **FUSED)
 FUSED = {"mapping": {"Split": {"qkv": {"from": ["q", "k", "v"]}}}, "copy": fuse}
 twins("wrong-line/fused-right", attention, (False,), (True,), LONG, aligned, **FUSED)
 NORMS = ("before", "after"), ("norm_a", "norm_b")
 SWAPPED = {"TopLayer": {"before": "norm_b", "after": "norm_a"}}
-twins("wrong-line/norms", two_norms, *NORMS, DEEP, names_mapping, mapping=SWAPPED)
+HEALED = "a module whose tensors all healed and whose gradients differ: the gradient is named, not the line"
+HEALED = {"wrong": {"tensor": HEALED, "statistics": HEALED}}
+twins("wrong-line/norms", two_norms, *NORMS, DEEP, names_mapping, mapping=SWAPPED, **HEALED)
 STRAIGHT = {"TopLayer": {"before": "norm_a", "after": "norm_b"}}
 EPS = at("after", phase="forward")
 twins("wrong-line/norms-right-eps", two_norms, NORMS[0], (*NORMS[1], 1e-2), DEEP, EPS, mapping=STRAIGHT)
