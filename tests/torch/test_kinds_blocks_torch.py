@@ -177,7 +177,7 @@ twins("parents/packed", sparse, (True,), (False, 1.1), ROWS, EXPERTS, copy=unpac
 # ---- mixtures of experts: float32 against 16 bits ---------------------------------------------------------------
 
 
-def shared(act=functional.silu, gated: bool = True, dtype: torch.dtype = torch.float32) -> nn.Module:
+def shared(act=functional.silu, gated: bool = True, dtype: torch.dtype = torch.float32, best: bool = True) -> nn.Module:
     """Routed experts, and one that sees every token behind a gate of its own; the third layer is as asked."""
 
     def expert(self: nn.Module, x: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def shared(act=functional.silu, gated: bool = True, dtype: torch.dtype = torch.f
         return net("Expert", expert, **parts, down=nn.Linear(48, 32, bias=False), act=act)
 
     def mix(self: nn.Module, x: Tensor) -> Tensor:
-        weights, chosen = self.router(x).float().softmax(-1).topk(2, -1)
+        weights, chosen = self.router(x).float().softmax(-1).topk(2, -1, largest=self.best)
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
         y = torch.zeros_like(x)
         for k, each in enumerate(self.experts):
@@ -214,7 +214,7 @@ def shared(act=functional.silu, gated: bool = True, dtype: torch.dtype = torch.f
             "experts": nn.ModuleList(make(functional.silu) for _ in range(8)),
         }
         parts |= {"shared": make(act if asked else functional.silu), "shared_gate": nn.Linear(32, 1, bias=False)}
-        moe = net("SharedMoe", mix, **parts, gated=gated or not asked)
+        moe = net("SharedMoe", mix, **parts, gated=gated or not asked, best=best or not asked)
         layers.append(net("MoeBlock", block, norm=nn.RMSNorm(32), moe=moe))
     parts = {"words": nn.Embedding(64, 32), "layers": nn.ModuleList(layers), "norm": nn.RMSNorm(32)}
     return net("SharedLm", run, **parts, head=nn.Linear(32, 64, bias=False)).to(dtype)
@@ -281,6 +281,9 @@ ONE = undecided_or(at("mixers.1", phase="forward"))
 twins("moe-16-bits/shared-clean", shared, (), (SILU, True, BF16), of_words, not_diverged)
 twins("moe-16-bits/shared-relu", shared, (), (torch.relu, True, BF16), of_words, SHARED)
 twins("moe-16-bits/shared-no-gate", shared, (), (SILU, False, BF16), of_words, GATE)
+WORST = at("layers.2.moe", phase="forward")
+twins("moe-16-bits/shared-worst", shared, (), (SILU, True, BF16, False), of_words, undecided_or(WORST))
+twins("moe-16-bits/shared-worst-32", shared, (), (SILU, True, torch.float32, False), of_words, WORST)
 twins("moe-16-bits/mixtral-clean", mixtral, (), ("", BF16), of_words, not_diverged)
 twins("moe-16-bits/mixtral-relu", mixtral, (), ("relu", BF16), of_words, MIXTRAL)
 twins("moe-16-bits/top-one-clean", top_one, (), (1.0, FP16), of_words, not_diverged)
