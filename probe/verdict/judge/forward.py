@@ -36,8 +36,8 @@ def judge_forward(judging: Judging) -> None:
         sources = sources_of(judging, event)
         error = judging.step.error(event)
         scope = event.node.parent if event.node is not None else None
-        if event.role is Role.INPUT and scope in moved and scope not in judging.verdicts.routed:
-            rows, of_rows = moved[scope]
+        if event.role is Role.INPUT and scope in moved and judging.graph.producer(event) is None:
+            rows, of_rows = moved.pop(scope)
             if rows <= of_rows * routing_limit(of_rows, sources.error):
                 judging.verdicts.routed[scope] = rows / of_rows
         if error is None:
@@ -162,7 +162,7 @@ def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
     assert event.a is not None and event.b is not None and node is not None
     if event.role is not Role.OUTPUT or step.is_other_code(node.a.module) or event.a.size == event.b.size:
         return False
-    if any(each.a is not None and each.b is not None and each.a.size != each.b.size for each in node.inputs):
+    if _is_given_other_sizes(node):
         return False
     short, long = sorted((event.a.form, event.b.form), key=len)
     if long[len(long) - len(short) :] == short:  # one is broadcast
@@ -187,24 +187,22 @@ def _note_routing(judging: Judging, event: Event, error: Error) -> None:
 
 
 def _rows_moved(judging: Judging) -> dict[Node | None, tuple[int, int]]:
-    """Return, by call, how many rows its own code gave to other calls inside it, and of how many: choices seen by their number."""
+    """Return, by call, how many rows its own code moved between other calls, and of how many: choices that nobody recorded."""
     found: dict[Node | None, tuple[int, int]] = {}
-    for node in judging.step.nodes:
-        scope = node.parent
-        for event in node.inputs if scope is not None else ():
-            assert scope is not None
-            a, b = event.a, event.b
-            if a is None or b is None or not a.shape or not b.shape or a.shape[0] == b.shape[0]:
-                continue
-            if a.shape[1:] == b.shape[1:] and judging.graph.producer(event) is None:
-                given = [
-                    each.a.size // max(each.a.shape[-1], 1)
-                    for each in scope.inputs
-                    if each.a is not None and each.a.shape
-                ]
-                moved = found.get(scope, (0, 0))[0] + abs(a.shape[0] - b.shape[0])
-                found[scope] = moved, max([1, *given])
+    for scope in judging.step.nodes:
+        given = [
+            each.a.size // max(each.a.shape[-1], 1) for each in scope.inputs if each.a is not None and each.a.shape
+        ]
+        tensors = [(each.a, each.b) for inner in scope.inner for each in inner.inputs if each.is_paired]
+        rows = [(a.shape, b.shape) for a, b in tensors if a is not None and b is not None and a.shape and b.shape]
+        moved = sum(abs(a[0] - b[0]) for a, b in rows if a[1:] == b[1:])
+        if moved and not _is_given_other_sizes(scope):
+            found[scope] = moved, max([1, *given])
     return found
+
+
+def _is_given_other_sizes(node: Node) -> bool:
+    return any(each.a is not None and each.b is not None and each.a.size != each.b.size for each in node.inputs)
 
 
 def _routed(judging: Judging, event: Event) -> float:
