@@ -168,12 +168,16 @@ def same(x: Tensor) -> Tensor:
     return x
 
 
+def smoothed(by: float):
+    return lambda m, _: functional.cross_entropy(m(data(20, 10)), KINDS_OF, label_smoothing=by)
+
+
 def log_of(m: nn.Module, _: int) -> Tensor:
     return functional.nll_loss(m(data(20, 10)).log(), KINDS_OF)
 
 
 for name, smoothing, right in (("clean", 0.0, aligned), ("smoothed", 0.1, at("", phase="loss"))):
-    loss_b = lambda m, _, s=smoothing: functional.cross_entropy(m(data(20, 10)), KINDS_OF, label_smoothing=s)  # noqa: E731
+    loss_b = smoothed(smoothing)
     softmax = (lambda x: x.softmax(-1),)
     statistics = right if smoothing == 0 else at("")  # of what a function is applied to no statistic tells
     twins(f"probabilities/softmax-{name}", scorer, softmax, (same,), log_of, right, statistics, loss_b=loss_b)

@@ -345,7 +345,8 @@ RIGHT = {"TopLayer": {"blocks": "layers"}}
 twins("wrong-line/blocks-right", stack, A_STACK, B_STACK, DEEP, aligned, mapping=RIGHT | LINES)
 LONG = squared(4, 5, 8)
 FUSED = {"mapping": {"Split": {"qkv": {"from": ["q", "v", "k"]}}}, "copy": fuse}
-UNKNOWN = lambda answer: not_diverged(answer) or names_mapping(answer)  # noqa: E731 - no statistic knows an order of parts
+# no statistic knows an order of parts
+UNKNOWN = lambda answer: not_diverged(answer) or names_mapping(answer)  # noqa: E731
 twins("wrong-line/fused", attention, (False,), (True,), LONG, names_mapping, UNKNOWN, **FUSED)
 FUSED = {"mapping": {"Split": {"qkv": {"from": ["q", "k", "v"]}}}, "copy": fuse}
 twins("wrong-line/fused-right", attention, (False,), (True,), LONG, aligned, **FUSED)

@@ -187,7 +187,7 @@ def _note_routing(judging: Judging, event: Event, error: Error) -> None:
 
 
 def _rows_moved(judging: Judging) -> dict[Node | None, tuple[int, int]]:
-    """Return, by call, how many rows its own code moved between other calls, and of how many: choices that nobody recorded."""
+    """Return, by call, how many rows its code moved between inner calls, and of how many: choices not recorded."""
     found: dict[Node | None, tuple[int, int]] = {}
     for scope in judging.step.nodes:
         given = [

@@ -68,7 +68,7 @@ def judge_buffers(judging: Judging) -> None:
 
 
 def mapping_line(judging: Judging, event: Event, error: Error) -> str:
-    """Return the line of the mapping that pairs a weight, if another weight of B has A's values or the loss shows no difference."""
+    """Return the mapping's line for a weight, if another weight of B has A's values or the loss shows no difference."""
     step, matching = judging.step, judging.step.matching
     assert event.place is not None and event.a is not None
     is_said = step.pair_of[event.place[0]].reason is Reason.MAPPED if event.place[0] in step.pair_of else False
