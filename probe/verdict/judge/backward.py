@@ -155,10 +155,11 @@ class _Backward:
 
     def _learns_before(self, value: Event) -> bool:
         """Return True if something that learns lies before a tensor, so that its gradient is of use."""
-        producer = self.judging.graph.producer(value)
-        return producer is not None or (
-            value.a is not None and value.b is not None and value.a.learns == value.b.learns
-        )
+        made = self.judging.graph.producer(value) or value
+        assert made.a is not None
+        if made is not value:
+            return made.a.learns or (made.b is not None and made.b.learns)
+        return made.b is not None and made.a.learns == made.b.learns
 
     def _is_forward_wrong(self, event: Event) -> bool:
         return any(

@@ -29,16 +29,21 @@ _LATER = 4.0
 
 def judge_forward(judging: Judging) -> None:
     """Judge what calls were given and returned, in the order of A."""
+    moved = _rows_moved(judging)
     for event in judging.graph.forward():
         if not event.is_paired:
             continue
         sources = sources_of(judging, event)
         error = judging.step.error(event)
+        scope = event.node.parent if event.node is not None else None
+        if event.role is Role.INPUT and scope in moved and judging.graph.producer(event) is None:
+            rows, of_rows = moved.pop(scope)
+            if rows <= of_rows * routing_limit(of_rows, sources.error):
+                judging.verdicts.routed[scope] = rows / of_rows
         if error is None:
             if not _is_wrong_size(judging, event, sources):
-                verdict = Verdict(
-                    event, State.OPEN, sources.error, sources.u, is_behind=sources.is_wrong, code="other-size"
-                )
+                passed = max(sources.error, _routed(judging, event))
+                verdict = Verdict(event, State.OPEN, passed, sources.u, is_behind=sources.is_wrong, code="other-size")
                 judging.verdicts.add(verdict)
                 continue
             error = Error(1.0)
@@ -68,7 +73,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     step, verdicts = judging.step, judging.verdicts
     assert event.a is not None and event.node is not None
     if event.a.kind == "integer":
-        limit = routing_limit(event, sources.error)
+        limit = routing_limit(event.a.size, sources.error)
         if 0 < error.size <= limit:
             _note_routing(judging, event, error)
     else:
@@ -160,21 +165,23 @@ def _returns_more_than_a_loss(node: Node | None) -> bool:
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
-    """Return True if one class returned tensors of two sizes to the same code, and what is made of them differs."""
-    step = judging.step
-    assert event.a is not None and event.b is not None and event.node is not None
-    if event.role is not Role.OUTPUT or step.is_other_code(event.node.a.module) or event.a.size == event.b.size:
+    """Return True if one class made tensors of two sizes of equal sizes, and what the same code makes of them differs."""
+    step, node = judging.step, event.node
+    assert event.a is not None and event.b is not None and node is not None
+    if event.role is not Role.OUTPUT or step.is_other_code(node.a.module) or event.a.size == event.b.size:
+        return False
+    if _is_given_other_sizes(node):
         return False
     short, long = sorted((event.a.form, event.b.form), key=len)
     if long[len(long) - len(short) :] == short:  # one is broadcast
         return False
-    for use in judging.graph.uses(event):
-        error = step.error(use)
-        limit = max(FORWARD.limit(max(sources.u, use.u), sources.error), _routed(judging, use))
-        if error is not None and error.size > limit:
-            scope = event.node.parent
-            return scope is None or not step.is_other_code(scope.a.module)
-    return False
+    use = next((each for each in judging.graph.uses(event) if step.error(each) is not None), None)
+    if use is None:
+        return False
+    error, scope = step.error(use), node.parent
+    limit = max(FORWARD.limit(max(sources.u, use.u), sources.error), _routed(judging, use))
+    is_off = error is not None and error.size > limit
+    return is_off and (scope is None or not step.is_other_code(scope.a.module))
 
 
 def _note_routing(judging: Judging, event: Event, error: Error) -> None:
@@ -185,6 +192,25 @@ def _note_routing(judging: Judging, event: Event, error: Error) -> None:
         if node is not None:
             known = judging.verdicts.routed.get(node, 0.0)
             judging.verdicts.routed[node] = max(known, min(1.0, error.size * width))
+
+
+def _rows_moved(judging: Judging) -> dict[Node | None, tuple[int, int]]:
+    """Return, by call, how many rows its code moved between inner calls, and of how many: choices not recorded."""
+    found: dict[Node | None, tuple[int, int]] = {}
+    for scope in judging.step.nodes:
+        given = [
+            each.a.size // max(each.a.shape[-1], 1) for each in scope.inputs if each.a is not None and each.a.shape
+        ]
+        tensors = [(each.a, each.b) for inner in scope.inner for each in inner.inputs if each.is_paired]
+        rows = [(a.shape, b.shape) for a, b in tensors if a is not None and b is not None and a.shape and b.shape]
+        moved = sum(abs(a[0] - b[0]) for a, b in rows if a[1:] == b[1:])
+        if moved and not _is_given_other_sizes(scope):
+            found[scope] = moved, max([1, *given])
+    return found
+
+
+def _is_given_other_sizes(node: Node) -> bool:
+    return any(each.a is not None and each.b is not None and each.a.size != each.b.size for each in node.inputs)
 
 
 def _routed(judging: Judging, event: Event) -> float:

@@ -9,6 +9,7 @@ from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import Judging, bounded
+from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import GRADIENT, WEIGHTS
 from probe.verdict.steps.events import Event
@@ -35,7 +36,7 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
         known, u = verdicts.weights.get(module, (0.0, 0.0))
         verdicts.weights[module] = max(known, bounded(error.size)), max(u, event.u)
         if is_wrong:
-            line = mapping_line(judging, event)
+            line = mapping_line(judging, event, error)
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
     for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
@@ -66,13 +67,15 @@ def judge_buffers(judging: Judging) -> None:
             judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
 
 
-def mapping_line(judging: Judging, event: Event) -> str:
-    """Return the line of the mapping that pairs a weight, if another weight of B has A's values."""
+def mapping_line(judging: Judging, event: Event, error: Error) -> str:
+    """Return the mapping's line for a weight, if another weight of B has A's values or the loss shows no difference."""
     step, matching = judging.step, judging.step.matching
     assert event.place is not None and event.a is not None
     is_said = step.pair_of[event.place[0]].reason is Reason.MAPPED if event.place[0] in step.pair_of else False
     others = step.b.params.get((Phase.INIT, Role.PARAM), {})
-    if not is_said or event.a.hash is None or not any(each.hash == event.a.hash for each in others.values()):
+    is_elsewhere = event.a.hash is not None and any(each.hash == event.a.hash for each in others.values())
+    is_unseen = error.size > _WRITTEN_OTHERWISE and loss_error(step) is not None and loss_agrees(judging)
+    if not is_said or not (is_elsewhere or is_unseen):
         return ""
     return matching.lines.get(event.place[0], "the mapping")
 

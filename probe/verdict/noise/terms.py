@@ -38,10 +38,9 @@ def softmax_gain(step: Step, segment: Node | None) -> float:
     return max(1.0, size / _SCORES)
 
 
-def routing_limit(event: Event, sources: float) -> float:
-    """Return the share of integers that rounding may have chosen otherwise: none if their sources are equal."""
-    assert event.a is not None
-    size = max(event.a.size, 1)
+def routing_limit(size: int, sources: float) -> float:
+    """Return the share of choices that rounding may have made otherwise: none if what they were made from is equal."""
+    size = max(size, 1)
     expected = _ROUTED * sources * size
     return min(1.0, (expected + 3 * math.sqrt(expected) + 2) / size) if sources else 0.0
 
