@@ -216,15 +216,11 @@ class _Records:
         return np.searchsorted(self._reader.records["module"][self._order], np.arange(len(self._reader.modules) + 1))
 
 
-class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
-    """One run's file, as a mapping from the paths of its modules to what was recorded of each.
-
-    Close it, or use it as a context manager. Functions that take the path of a recording take it too.
-    """
+class _Run(AbstractContextManager["_Run"]):
+    """The file of a run, and what it says of the run as a whole."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._reader = open_reader(path)
-        self._records = _Records(self._reader)
         self._is_closed = False
 
     def __fspath__(self) -> str:
@@ -232,19 +228,6 @@ class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}"
-        state = ", closed" if self._is_closed else ""
-        return f"<probe recording {self._reader.path.name}: {self.info.framework}, {steps}{state}>"
-
-    def _repr_html_(self) -> str | None:
-        from probe.report.notebook.recordings import of_recording
-
-        return None if self._is_closed else of_recording(self)
 
     def close(self) -> None:
         """Close the file; nothing more can be read of it."""
@@ -303,6 +286,33 @@ class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
     def notes(self) -> list[str]:
         """What could not be recorded, in words."""
         return [text for _, _, text in self._reader.notes]
+
+
+class Recording(_Run, ByPath[ModuleRecords]):
+    """One run's file, as a mapping from the paths of its modules to what was recorded of each.
+
+    Close it, or use it as a context manager. Functions that take the path of a recording take it too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._records = _Records(self._reader)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        steps = f"{len(self.steps)} step{'' if len(self.steps) == 1 else 's'}"
+        state = ", closed" if self._is_closed else ""
+        return f"<probe recording {self._reader.path.name}: {self.info.framework}, {steps}{state}>"
+
+    def _repr_html_(self) -> str | None:
+        from probe.report.notebook.recordings import of_recording
+
+        return None if self._is_closed else of_recording(self)
 
     def batch(self, step: int, micro: int = 0) -> dict[str, np.ndarray]:
         """Return what the models were given in a step, by the names of arguments, where values were recorded.
