@@ -14,7 +14,7 @@ from probe.comparison.notes import Note, note
 from probe.comparison.result import Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.run_summary import summary_of
 from probe.matching import Matching
-from probe.records import Phase, Role
+from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.distance.error import View
@@ -88,12 +88,11 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         module = places_a.get(path)
         is_alone = module is None or (module not in step.pair_of and path != "")
         if module is not None:
-            refs_a.append(_ref(step, finding, path, step.a.reader.modules[module].class_name, "A"))
+            refs_a.append(_ref(step, finding, step.a.reader.modules[module], "A"))
         if not is_alone and module in step.pair_of:
-            other = step.b.reader.modules[step.pair_of[module].b]
-            refs_b.append(_ref(step, finding, other.path, other.class_name, "B"))
+            refs_b.append(_ref(step, finding, step.b.reader.modules[step.pair_of[module].b], "B"))
         elif module is None:
-            refs_b.append(_ref(step, finding, path, _class_in_b(step, path), "B"))
+            refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
     facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
     return Divergence(
         finding.phase,
@@ -146,15 +145,11 @@ def answer_of(
     )
 
 
-def _ref(step: Step, finding: Finding, path: str, class_name: str, side: str) -> NodeRef:
-    event = finding.event
+def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef:
+    event, half = finding.event, step.a if side == "A" else step.b
     slot = "" if event is None else event.slot_a if side == "A" else event.slot_b
     call = event.node.a.number if event is not None and event.node is not None else 0
-    return NodeRef(step.a.step if side == "A" else step.b.step, micro_of(event), path, class_name, call, slot)
-
-
-def _class_in_b(step: Step, path: str) -> str:
-    return next((module.class_name for module in step.b.reader.modules if module.path == path), "")
+    return NodeRef.of(half.step, micro_of(event), module, call, slot)
 
 
 def _kind(finding: Finding) -> Kind:

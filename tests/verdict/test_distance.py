@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from probe.numbers.fused import Fusion
 from probe.verdict.distance.error import View
 from probe.verdict.distance.measure import measure
-from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.distance.values import error_of
+from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.tensors import added, joined
 from tests.verdict.tensors import drawn, tensor_of
 

@@ -165,7 +165,7 @@ def _returns_more_than_a_loss(node: Node | None) -> bool:
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
-    """Return True if one class made tensors of two sizes of equal sizes, and what the same code makes of them differs."""
+    """Return True if one class made two sizes of equal ones, and what the same code makes of them differs."""
     step, node = judging.step, event.node
     assert event.a is not None and event.b is not None and node is not None
     if event.role is not Role.OUTPUT or step.is_other_code(node.a.module) or event.a.size == event.b.size:
