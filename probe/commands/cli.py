@@ -283,7 +283,10 @@ def _show_why(result: Comparison, path: str, style: str, output: str | None) -> 
 def _compared(a: str, b: str, mapping: str | None, map_direction: str | None, **options: Any) -> Comparison:
     """Compare two recordings, with progress on a terminal."""
     _start_no_threads_of_blas()
-    from probe.comparison.run import compare
+    if os.environ.get("PROBE_ENGINE") == "new":
+        from probe.verdict.run import compare
+    else:
+        from probe.comparison.run import compare
 
     options["direction"] = map_direction
     if not sys.stderr.isatty():  # rich would end its progress by an empty line

@@ -48,6 +48,7 @@ LAYERS = [
     ["ranks"],
     ["recorder", "matching", "settings"],
     ["comparison", "conversion"],
+    ["verdict"],
     ["diagnosis", "checks"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots", "report.formats"],

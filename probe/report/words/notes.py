@@ -290,6 +290,10 @@ def _hint_failed(hint: str, path: str, error: str, message: str) -> str:
 
 WORDS: dict[str, str | Callable[..., str]] = {
     # the recordings
+    "behind-other-routing": (
+        "{count} of {total} tensors of the forward pass lie behind tokens that rounding may route otherwise: "
+        "probe replay decides it"
+    ),
     "no-complete-step": "{side} has no complete step ({file}): record at least one, with its probe.step()",
     "note-of-the-recording": "{side}: {text}",
     "same-run": "both files are the same run: it was compared with itself",

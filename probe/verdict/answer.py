@@ -1,0 +1,268 @@
+"""The answer: findings as places of both sides, and everything that they rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from probe.comparison.answer import Comparison
+from probe.comparison.coverage.detection_limit import limit_of_detection
+from probe.comparison.coverage.verdict_margin import margin_of
+from probe.comparison.module_pairs import module_pairs
+from probe.comparison.notes import Note, note
+from probe.comparison.result import Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
+from probe.comparison.run_summary import summary_of
+from probe.matching import Matching
+from probe.records import ModuleInfo, Phase, Role
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
+from probe.verdict.distance.error import View
+from probe.verdict.judge.verdicts import Finding, State, Verdicts
+from probe.verdict.rows import metrics_of, micro_of, rows_of
+from probe.verdict.steps.events import Event
+from probe.verdict.steps.step import Step
+
+_CONFIDENCE = 0.9
+_UNSHOWN = 0.6
+"""confidence of settings that differ while no number does"""
+
+
+@dataclass
+class Tally:
+    """What is counted over the steps."""
+
+    rows: list[SlotResult] = field(default_factory=list)
+    paired: int = 0
+    only_a: dict[str, int] = field(default_factory=dict)
+    """by path of a module without a partner: its calls"""
+    only_b: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, State | None] = field(default_factory=dict)
+    given_alone: tuple[dict[str, None], dict[str, None]] = field(default_factory=lambda: ({}, {}))
+
+    def add(self, step: Step, verdicts: Verdicts) -> None:
+        """Take in a step."""
+        self.rows += rows_of(step, verdicts)
+        self.paired += len(step.nodes)
+        for half, nodes, only, name in ((step.a, step.of_a, self.only_a, "A"), (step.b, step.of_b, self.only_b, "B")):
+            for call in half.calls:
+                if call not in nodes and (name, call.module) not in step.hidden:
+                    only[call.path] = only.get(call.path, 0) + 1
+        for node in step.nodes:
+            for event in node.inputs if node.parent is None else ():
+                self._add_input(event, verdicts)
+
+    def _add_input(self, event: Event, verdicts: Verdicts) -> None:
+        if event.is_paired:
+            self.inputs[event.slot_a] = verdicts.state(event)
+        elif event.a is not None:
+            self.given_alone[0][event.slot_a] = None
+        else:
+            self.given_alone[1][event.slot_b] = None
+
+    def coverage(self) -> Coverage:
+        """Return how much was compared."""
+        known = sum(row.metrics.is_known for row in self.rows)
+        only = sum(self.only_a.values()), sum(self.only_b.values())
+        return Coverage(self.paired, *only, len(self.rows) - known, known)
+
+    def given(self) -> Inputs:
+        """Return how what the models were given compares."""
+        names = {state: tuple(slot for slot, each in self.inputs.items() if each is state) for state in (*State, None)}
+        return Inputs(
+            equal=names[State.EQUAL],
+            close=names[State.AGREES] + names[State.HEALED],
+            different=names[State.INTRODUCED] + names[State.INHERITS],
+            not_comparable=names[State.OPEN] + names[None],
+            only_a=tuple(self.given_alone[0]),
+            only_b=tuple(self.given_alone[1]),
+        )
+
+
+def divergence_of(step: Step, finding: Finding) -> Divergence:
+    """Return a finding with its places on both sides and what was found, as notes."""
+    event = finding.event
+    places_a = {module.path: index for index, module in enumerate(step.a.reader.modules)}
+    refs_a, refs_b = [], []
+    for path in finding.paths:
+        module = places_a.get(path)
+        is_alone = module is None or (module not in step.pair_of and path != "")
+        if module is not None:
+            refs_a.append(_ref(step, finding, step.a.reader.modules[module], "A"))
+        if not is_alone and module in step.pair_of:
+            refs_b.append(_ref(step, finding, step.b.reader.modules[step.pair_of[module].b], "B"))
+        elif module is None:
+            refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
+    facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
+    return Divergence(
+        finding.phase,
+        event.role if event is not None else Role.OUTPUT if finding.phase is Phase.LOSS else Role.DELTA,
+        _kind(finding),
+        _CONFIDENCE if finding.is_shown else _UNSHOWN,
+        tuple(refs_a),
+        tuple(refs_b),
+        metrics_of(event, finding.error) if event is not None and finding.error is not None else None,
+        finding.limit,
+        tuple(facts),
+        advice,
+        blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
+    )
+
+
+def answer_of(
+    readers: tuple[Reader, Reader],
+    matching: Matching,
+    tally: Tally,
+    findings: tuple[Divergence, ...],
+    notes: Iterable[Note],
+    reasons: Iterable[Note],
+    steps: Iterable[tuple[int, int]],
+) -> Comparison:
+    """Assemble the answer."""
+    a, b = readers
+    trees = Tree(a.modules), Tree(b.modules)
+    reasons = tuple(dict.fromkeys(reasons))
+    verdict = Verdict.DIVERGED if findings else Verdict.UNDECIDED if reasons else Verdict.ALIGNED
+    return Comparison(
+        verdict,
+        findings,
+        tally.coverage(),
+        tuple(dict.fromkeys((*notes, *reasons))),
+        "built-in model",
+        tuple(tally.rows),
+        matching,
+        str(a.path),
+        str(b.path),
+        tuple(tally.only_a),
+        tuple(tally.only_b),
+        inputs=tally.given(),
+        reasons=reasons,
+        flip=margin_of(verdict, findings, tally.rows),
+        unseen=limit_of_detection(verdict, True, tally.rows),
+        steps=tuple(steps),
+        pairs=module_pairs(matching, *trees),
+        runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),
+    )
+
+
+def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef:
+    event, half = finding.event, step.a if side == "A" else step.b
+    slot = "" if event is None else event.slot_a if side == "A" else event.slot_b
+    call = event.node.a.number if event is not None and event.node is not None else 0
+    return NodeRef.of(half.step, micro_of(event), module, call, slot)
+
+
+def _kind(finding: Finding) -> Kind:
+    if finding.code == "model-input":
+        return Kind.INPUTS
+    if finding.error is not None and math.isinf(finding.error.size):
+        return Kind.NONFINITE if finding.error.view is View.NON_FINITE else Kind.MISSING
+    return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
+
+
+# Facts: what was found, and what to look at, by the code of a finding
+
+Said = tuple[list[Note], Note | None]
+
+
+def _nothing(step: Step, finding: Finding) -> Said:
+    return [], None
+
+
+def _own_code(step: Step, finding: Finding) -> Said:
+    node = finding.event.node if finding.event is not None else None
+    errors = [error.size for each in node.inputs if (error := step.error(each)) is not None] if node is not None else []
+    weights = note("parameters-equal") if node is not None and step.a.weights_of(node.a.module) else None
+    return [note("output-alone-differs", error=max(errors, default=0.0), weights=weights)], note("code-of-module")
+
+
+def _caller(step: Step, finding: Finding) -> Said:
+    event = finding.event
+    if event is None or event.node is None:
+        return [], note("code-of-module")
+    is_input = event.role is Role.INPUT
+    said = note(
+        "next-tensor-differs",
+        path=event.node.a.path or "the whole model",
+        is_input=is_input,
+        role=event.role.label,
+        slot=event.slot_a,
+    )
+    return [said], note("code-of-module")
+
+
+def _plain(code: str, advice: str = "") -> Callable[[Step, Finding], Said]:
+    def said(step: Step, finding: Finding) -> Said:
+        return [note(code)], note(advice) if advice else None
+
+    return said
+
+
+def _gradient(step: Step, finding: Finding) -> Said:
+    return [note("gradient-of-parameter-differs", has_arrived=True)], note("accumulation-and-reduction")
+
+
+def _backward(step: Step, finding: Finding) -> Said:
+    event = finding.event
+    if event is None or event.node is None:
+        return [], note("backward-of-module")
+    path, role = event.node.a.path or "the whole model", event.role.label
+    return [note("gradient-differs", path=path, role=role, slot=event.slot_a)], note("backward-of-module")
+
+
+def _weight(step: Step, finding: Finding) -> Said:
+    return [note("weights-differ", when=note("before-first-step"))], note("loading-of-weight")
+
+
+def _mapping(step: Step, finding: Finding) -> Said:
+    event = finding.event
+    assert event is not None and event.place is not None
+    pair = step.pair_of[event.place[0]]
+    paths = step.path(pair.a), step.b.reader.modules[pair.b].path
+    return [note("mapping-says-pair", a=paths[0], b=paths[1], line=finding.facts[0])], note("loading-of-weight")
+
+
+def _settings(step: Step, finding: Finding) -> Said:
+    said = [note("other-setting", name=name, a=a, b=b) for name, a, b in finding.facts]
+    return said, note("settings-of-parameter")
+
+
+def _loss(step: Step, finding: Finding) -> Said:
+    return [note("loss-alone-differs")], note("loss-scale-or-reduction")
+
+
+def _update(step: Step, finding: Finding) -> Said:
+    return [note("update-differs", is_seen=True)], note("settings-of-parameter")
+
+
+_FACTS: dict[str, Callable[[Step, Finding], Said]] = {
+    "module": _own_code,
+    "caller": _caller,
+    "unpaired-call": _caller,
+    "maker-of-inputs": _caller,
+    "model-input": _plain("model-is-given-other-inputs"),
+    "weight": _weight,
+    "buffer": _plain("output-of-module-differs"),
+    "mapping": _mapping,
+    "loss": _loss,
+    "loss-scale": _loss,
+    "loss-behind": _loss,
+    "own-backward": _backward,
+    "code-behind": _backward,
+    "gradient": _gradient,
+    "all-gradients": _gradient,
+    "settings": _settings,
+    "update": _update,
+    "length-of-update": _update,
+    "along-weight": _update,
+    "longer-updates": _update,
+}
+
+
+def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[Divergence]:
+    """Yield findings in causal order, each module once."""
+    seen: set[tuple[str, ...]] = set()
+    for finding in sorted(findings, key=lambda each: each.phase):
+        if finding.paths not in seen:
+            seen.add(finding.paths)
+            yield divergence_of(step, finding)

@@ -1,0 +1,47 @@
+"""The error of B against A."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+
+class View(enum.StrEnum):
+    """How two tensors were laid on each other, or why they could not be."""
+
+    EQUAL = "equal"
+    SAME = "same"
+    PERMUTED = "permuted"
+    FLAT = "flat"
+    SKETCH = "sketch"
+    STATISTICS = "statistics"
+    INTEGERS = "integers"
+    MASK = "mask"
+    NON_FINITE = "non-finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far B is from A."""
+
+    size: float
+    """‖A−B‖ / max(‖A‖, ‖B‖); of integers and masks the share of the elements that differs"""
+    norm_a: float = 0.0
+    norm_b: float = 0.0
+    along: float = 0.0
+    """cosine between A and B−A: ±1 if B is a multiple of A"""
+    view: View = View.SAME
+    is_bound: bool = False
+    """a lower bound: all that statistics tell"""
+
+    @property
+    def apart(self) -> float:
+        """‖A−B‖."""
+        return self.size * max(self.norm_a, self.norm_b) if math.isfinite(self.size) else math.inf
+
+    @property
+    def off(self) -> float:
+        """Relative difference of the norms."""
+        larger = max(self.norm_a, self.norm_b)
+        return abs(self.norm_a - self.norm_b) / larger if larger else 0.0

@@ -1,0 +1,186 @@
+"""From the loss back: the gradients of what calls were given and returned, the mirror image of the forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from probe.records import Phase, Role
+from probe.verdict.distance.error import Error
+from probe.verdict.distance.measure import measure
+from probe.verdict.judge import blame
+from probe.verdict.judge.judging import Judging, bounded, is_off
+from probe.verdict.judge.verdicts import State, Verdict
+from probe.verdict.noise.model import ALONG_BACKWARD, BACKWARD, JUDGES_NOTHING, NORMS
+from probe.verdict.noise.terms import kink_limit, sibling_limit, softmax_gain, subnormal_limit
+from probe.verdict.steps.events import Event, Node
+
+_SEVERAL = 32
+"""elements of a gradient from which on the direction of its error is no chance"""
+
+
+def judge_backward(judging: Judging) -> float:
+    """Judge gradients, the last tensor first; return the factor by which all of B's are larger than A's."""
+    events = [event for event in judging.graph.backward() if _is_comparable(judging, event)]
+    lowest = judging.lowest_precision()
+    factor = _scale(judging, events[0], lowest) if events else 1.0
+    _Backward(judging, lowest, factor).judge(events)
+    return factor
+
+
+def _scale(judging: Judging, event: Event, u: float) -> float:
+    """Return the factor of the first gradient that comes back, if B's is a multiple of A's and no more."""
+    error = judging.step.error(event)
+    if event.role is not Role.GRAD_OUTPUT or error is None or not error.norm_a or not error.norm_b:
+        return 1.0
+    assert event.a is not None and event.b is not None
+    factor = error.norm_b / error.norm_a
+    left = measure(event.a, event.b, factor=factor)
+    is_multiple = (
+        left is not None and left.size <= max(BACKWARD.floor(u), 0.1 * error.size) and left.size < 0.1 * error.size
+    )
+    return factor if error.off > 1e-5 and is_multiple and math.isfinite(factor) else 1.0
+
+
+class _Backward:
+    """The walk back, with the errors that each call has seen so far."""
+
+    def __init__(self, judging: Judging, lowest: float, factor: float) -> None:
+        self.judging, self.lowest, self.factor = judging, lowest, factor
+        self.so_far: dict[Node | None, float] = defaultdict(float)
+        """by call: the largest error of a gradient in it"""
+        self.apart: dict[Node | None, float] = defaultdict(float)
+        """by call: the largest absolute error, by element, of what its own code passed back"""
+        self.is_wrong: set[Node | None] = set()
+        """calls in which a gradient is wrong"""
+        self.saved = _saved(judging)
+
+    def judge(self, events: list[Event]) -> None:
+        for event in events:
+            self._judge(event)
+
+    def _judge(self, event: Event) -> None:
+        judging, node = self.judging, event.node
+        assert node is not None
+        error, u = judging.step.error(event, self.factor), max(event.u, self.lowest)
+        if error is None:
+            if event.is_paired or not self._is_missing(event):
+                return
+            error, limit = Error(math.inf), 0.0
+        else:
+            limit = self._limit(event, error, u)
+        sources = self._sources(event)
+        is_wrong = limit < JUDGES_NOTHING and (error.size > limit or self._is_multiple(event, error, u, sources))
+        is_behind = any(each in self.is_wrong for each in (node, *node.callers(), None)) or self._is_forward_wrong(
+            event
+        )
+        if not is_wrong:
+            judging.explained(event, error, BACKWARD.floor(u), u, limit, sources, is_behind)
+        elif is_behind:
+            judging.verdicts.add(Verdict(event, State.INHERITS, bounded(error.size), u, limit, is_behind=True))
+        else:
+            judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit))
+            path, code = blame.of_gradient(judging, event)
+            phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
+            judging.finds(phase, (path,), event, limit, code, error=error)
+            self.is_wrong.add(None)
+        self._note(event, error, sources)
+
+    def _limit(self, event: Event, error: Error, u: float) -> float:
+        node = event.node
+        assert node is not None
+        gain = softmax_gain(self.judging.step, node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
+        limit = max(BACKWARD.limit(u, gain * self._sources(event)), subnormal_limit(event))
+        if event.role is Role.GRAD_OUTPUT:
+            limit = max(limit, sibling_limit(event, self.apart[node.parent]))
+        if abs(error.along) < ALONG_BACKWARD:
+            limit = max(limit, kink_limit(self.judging.step, event, max(self._saved_error(node), 2**-24)))
+        return limit
+
+    def _sources(self, event: Event) -> float:
+        node = event.node
+        assert node is not None
+        seen = max(self.so_far[each] for each in (node, *node.callers()))
+        return max(seen, self._saved_error(node), self.judging.verdicts.error(self.judging.graph.value_event(event)))
+
+    def _saved_error(self, node: Node) -> float:
+        return self.saved.get(node.parent if node.parent is not None else node, 0.0)
+
+    def _note(self, event: Event, error: Error, sources: float) -> None:
+        node = event.node
+        assert node is not None
+        known = bounded(error.size) if not error.is_bound else max(bounded(error.size), sources)
+        for each in (node, node.parent):
+            self.so_far[each] = max(self.so_far[each], known)
+        if event.role is Role.GRAD_OUTPUT and event.is_paired and not error.is_bound:
+            assert event.a is not None
+            self.apart[node.parent] = max(self.apart[node.parent], error.apart / math.sqrt(max(event.a.size, 1)))
+
+    def _is_multiple(self, event: Event, error: Error, u: float, sources: float) -> bool:
+        """Return True if B's gradient is a multiple of A's by more than rounding leaves.
+
+        A factor scales every element. What the loss itself passes back has the norm that its own sources leave.
+        """
+        if not event.is_paired or error.is_bound or not math.isfinite(error.size):
+            return False
+        assert event.a is not None and event.node is not None
+        if event.node.parent is None and event.role is Role.GRAD_OUTPUT and self.judging.is_first:
+            value = self.judging.verdicts.by_event.get(self.judging.graph.value_event(event) or event)
+            if is_off(event, error, u, value.off if value is not None else 0.0):
+                return True
+        is_along = event.a.size >= _SEVERAL and abs(error.along) >= ALONG_BACKWARD
+        return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources)
+
+    def _is_missing(self, event: Event) -> bool:
+        """Return True if a gradient that one side lacks should be there: the tensor learns, nothing passed it on."""
+        forward, node = self.judging.graph.value_event(event), event.node
+        assert node is not None
+        if forward is None or not forward.is_paired or event.role is Role.GRAD_TOTAL:
+            return False
+        assert forward.a is not None and forward.b is not None
+        if not (forward.a.learns or forward.b.learns) or (node.parent is None and forward.role is Role.INPUT):
+            return False
+        lacking, half = (node.b, self.judging.step.b) if event.b is None else (node.a, self.judging.step.a)
+        if event.role is Role.GRAD_OUTPUT:
+            return not (lacking.of(Role.GRAD_INPUT) or half.has_gradient(lacking.module))
+        if event.role is Role.GRAD_INPUT:
+            same_framework = not self.judging.step.is_across_frameworks
+            return (
+                bool(lacking.of(Role.GRAD_OUTPUT))
+                and not lacking.inner
+                and same_framework
+                and self._learns_before(forward)
+            )
+        return True
+
+    def _learns_before(self, value: Event) -> bool:
+        """Return True if something that learns lies before a tensor, so that its gradient is of use."""
+        made = self.judging.graph.producer(value) or value
+        assert made.a is not None
+        if made is not value:
+            return made.a.learns or (made.b is not None and made.b.learns)
+        return made.b is not None and made.a.learns == made.b.learns
+
+    def _is_forward_wrong(self, event: Event) -> bool:
+        return any(
+            finding.phase in (Phase.INIT, Phase.FORWARD, Phase.LOSS) for finding in self.judging.verdicts.findings
+        )
+
+
+def _is_comparable(judging: Judging, event: Event) -> bool:
+    """Return False for gradients of a tensor with two representations, and totals over other uses."""
+    if event.role is Role.GRAD_TOTAL and not judging.graph.is_over_same_uses(event):
+        return False
+    value = judging.graph.value_event(event)
+    made_by = judging.graph.producer(value) if value is not None else None
+    return all(judging.verdicts.state(each) is not State.HEALED for each in (value, made_by))
+
+
+def _saved(judging: Judging) -> dict[Node, float]:
+    """Return, by call, the largest error of what it and all calls inside it were given and returned."""
+    found: dict[Node, float] = defaultdict(float)
+    for event, verdict in judging.verdicts.by_event.items():
+        if event.node is not None and event.phase is Phase.FORWARD:
+            for around in (event.node, *event.node.callers()):
+                found[around] = max(found[around], verdict.error)
+    return found

@@ -1,0 +1,175 @@
+"""The gradients of the parameters, on the scale of the gradients that they were computed from."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probe.records import Phase, Role
+from probe.verdict.distance.error import Error
+from probe.verdict.judge.healing import BEFORE_LOSS
+from probe.verdict.judge.judging import MOST, Judging, bounded
+from probe.verdict.judge.loss import loss_agrees, loss_error
+from probe.verdict.judge.verdicts import Finding, State, Verdict
+from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
+from probe.verdict.noise.terms import subnormal_limit
+from probe.verdict.side import Place
+from probe.verdict.steps.events import Event
+
+_CANCELLED = 0.1
+"""share of what came back below which a sum over rows has cancelled out: the errors of rows may have one direction"""
+_OTHER_SPLIT, _OTHER_SPLIT_32 = 4.0, 1024.0
+"""of √u in 16 bits, and of u: what is left of an error if another split of the batch leaves the way uncompared"""
+_SEVERAL = 32
+
+
+@dataclass
+class _Scale:
+    """What a module's parameter gradients are sums of."""
+
+    squares: float = 0.0
+    """of the norms of the gradients that came back to the module"""
+    rows: int = 0
+    terms: float = 0.0
+    """norm of the products that a weight's gradient sums up"""
+    error: float = 0.0
+    is_wrong: bool = False
+
+    @property
+    def came(self) -> float:
+        """Norm of all that came back."""
+        return math.sqrt(self.squares)
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    excess: float
+    event: Event
+    error: Error
+    limit: float
+
+
+def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
+    """Judge the gradients of parameters; return their relative errors by place."""
+    step, verdicts = judging.step, judging.verdicts
+    lowest, scales = judging.lowest_precision(), _scales(judging)
+    wrong: list[_Wrong] = []
+    shown, found = 0, {}
+    events = list(step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD))
+    worst = max((scale.error for scale in scales.values()), default=0.0)
+    any_finding = bool(verdicts.findings)
+    for event in events:
+        assert event.place is not None
+        error = step.error(event, factor)
+        if error is None:
+            if not event.is_paired and step.parameters.both_have(event) and _is_lost(event, events):
+                wrong.append(_Wrong(math.inf, event, Error(math.inf), 0.0))
+            continue
+        assert event.a is not None and event.b is not None
+        scale = scales.get(event.place[0], _Scale(error=worst))
+        u, larger = max(event.u, lowest), max(error.norm_a, error.norm_b)
+        size = max(larger, scale.came, scale.terms if len(event.a.form) > 1 else 0.0)
+        if larger < _CANCELLED * size:
+            size *= 2 * math.sqrt(max(scale.rows, 1))
+        relative = error.apart / size if size and math.isfinite(error.size) else error.size
+        limit = max(GRADIENT.limit(u, scale.error), subnormal_limit(event))
+        if not step.batches.are_same or step.batches.of_a or step.batches.of_b:
+            limit = max(limit, _OTHER_SPLIT * math.sqrt(u) if u > SIXTEEN_BITS else _OTHER_SPLIT_32 * u)
+        found[event.place] = error.size
+        is_multiple = larger >= size / 2 and _is_multiple(event, error, u, scale.error)
+        is_wrong = (relative > limit or is_multiple) and limit < JUDGES_NOTHING
+        is_behind = scale.is_wrong or any_finding
+        state = State.AGREES if relative <= GRADIENT.floor(u) and not is_wrong else State.INHERITS
+        state = State.EQUAL if step.is_equal(event) and factor == 1 else state
+        state = State.INTRODUCED if is_wrong and not is_behind else state
+        verdicts.add(Verdict(event, state, bounded(relative), u, limit, is_behind=is_behind))
+        shown += bool(size and larger / size > 4 * limit)
+        if is_wrong and not is_behind:
+            wrong.append(_Wrong(max(relative / limit, 1.0), event, error, limit))
+    if wrong and not any_finding:
+        _find(judging, wrong, shown)
+    return found
+
+
+def drop_unseen(judging: Judging) -> None:
+    """Take back findings in rows that the loss does not see, if neither loss nor gradients of parameters show them.
+
+    Statistics do not tell rows apart, but that some have no gradient; values do (`probe.verdict.distance.views`).
+    """
+    verdicts = judging.verdicts
+    judged = [each for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
+    agree = all(each.state in (State.EQUAL, State.AGREES) for each in judged)
+    are_unseen = all(_may_be_unseen(judging, finding) for finding in verdicts.findings)
+    has_loss = loss_error(judging.step) is not None
+    if verdicts.findings and judged and are_unseen and agree and has_loss and loss_agrees(judging):
+        verdicts.findings.clear()
+        verdicts.notes.append("unseen")
+
+
+def _may_be_unseen(judging: Judging, finding: Finding) -> bool:
+    event, error = finding.event, finding.error
+    if finding.phase is not Phase.FORWARD or event is None or error is None or error.size < BEFORE_LOSS:
+        return False
+    gradients = judging.step.gradients_of(event)
+    return gradients is not None and all(0 < each.shape[-1] <= each.zeros for each in gradients if each.shape)
+
+
+def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
+    """Name the worst, or all gradients together."""
+    worst = max(wrong, key=lambda each: each.excess)
+    modules = {each.event.place[0] for each in wrong if each.event.place is not None}
+    is_all = len(wrong) >= MOST * max(shown, 1) and len(modules) > 2
+    assert worst.event.place is not None
+    path, code = ("", "all-gradients") if is_all else (judging.step.path(worst.event.place[0]), "gradient")
+    judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error)
+
+
+def _is_lost(event: Event, events: Iterable[Event]) -> bool:
+    """Return True if a gradient that only one side has is not zero: none and a zero one are the same."""
+    one = event.a if event.a is not None else event.b
+    assert one is not None
+    return one.norm > 0 and any(each.is_paired for each in events)
+
+
+def _is_multiple(event: Event, error: Error, u: float, sources: float) -> bool:
+    assert event.a is not None
+    is_along = event.a.size >= _SEVERAL and abs(error.along) >= ALONG_BACKWARD and not error.is_bound
+    return is_along and math.isfinite(error.size) and error.off > max(NORMS.floor(u), NORMS.gain * sources)
+
+
+def _scales(judging: Judging) -> dict[int, _Scale]:
+    """Return, by module of A, what its parameter gradients are sums of; those of tied parameters together."""
+    step = judging.step
+    found: dict[int, _Scale] = defaultdict(_Scale)
+    for node in step.nodes:
+        scale = found[node.a.module]
+        came = list(step.tensors(node, "A", Role.GRAD_OUTPUT).values())
+        scale.rows += sum(each.size // (each.shape[-1] if each.shape else 1) for each in came if each.size)
+        scale.squares += sum(each.norm**2 for each in came if math.isfinite(each.norm))
+        inputs = node.a.of(Role.INPUT).values()
+        given = next((each for each in inputs if each.kind == "float" and len(each.shape) > 1), None)
+        for each in came if given is not None else ():
+            assert given is not None
+            count = max(each.size // max(each.shape[-1:] or (1,)), 1)
+            scale.terms = math.hypot(scale.terms, each.norm * given.norm / math.sqrt(count))
+        if came or node.parent is None:
+            for verdict in judging.verdicts.of_node(node):
+                scale.error = max(scale.error, verdict.error)
+                scale.is_wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
+    modules = step.a.reader.modules
+    for module in {place[0] for place in step.a.places}:  # weights that other code uses: what came back to that
+        around = module
+        while around >= 0 and not (found[around].rows or found[around].squares):
+            around = modules[around].parent
+        if around not in (-1, module):
+            own, other = found[module], found[around]
+            own.squares, own.rows, own.error = other.squares, other.rows, max(own.error, other.error)
+            own.is_wrong |= other.is_wrong
+    for owners in step.parameters.owners():
+        together = [found[each] for each in owners]
+        squares, error = sum(each.squares for each in together), max(each.error for each in together)
+        for each in together:
+            each.squares, each.error = squares, error
+    return dict(found)

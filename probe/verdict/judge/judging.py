@@ -1,0 +1,118 @@
+"""What the phases share: the step, its graph, and what was found so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from probe.numbers.statistics import unit_roundoff
+from probe.records import Phase
+from probe.verdict.distance.error import Error
+from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
+from probe.verdict.noise.model import ALONG, FEW, NORMS
+from probe.verdict.noise.terms import peaks_of
+from probe.verdict.steps.events import Event
+from probe.verdict.steps.graph import Graph
+from probe.verdict.steps.step import Step
+
+MOST = 0.6
+"""share of the parameters from which on a finding is about all of them"""
+
+
+_MANY = 256
+"""elements from which on rounding leaves the mean as it is"""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """One step under judgement.
+
+    Attributes
+    ----------
+    is_first
+        the step begins with the weights that were compared
+    """
+
+    step: Step
+    graph: Graph
+    verdicts: Verdicts
+    is_first: bool
+
+    def finds(
+        self,
+        phase: Phase,
+        paths: tuple[str, ...],
+        event: Event | None,
+        limit: float,
+        code: str,
+        *,
+        error: Error | None = None,
+        facts: tuple[Any, ...] = (),
+        is_shown: bool = True,
+    ) -> None:
+        """Add a finding."""
+        micro = event.node.a.micro if event is not None and event.node is not None else 0
+        self.verdicts.findings.append(
+            Finding(self.step.a.step, micro, phase, paths, event, error, limit, code, facts, is_shown)
+        )
+
+    def explained(
+        self, event: Event, error: Error, floor: float, u: float, limit: float, sources: float, behind: bool
+    ) -> None:
+        """Note an event whose error rounding or its sources explain."""
+        state = State.EQUAL if error.size == 0 and not error.is_bound else State.AGREES
+        state = State.INHERITS if error.size > floor or behind else state
+        carried = max(error.size, sources, u) if error.is_bound else error.size
+        off = norm_error(event, error)
+        self.verdicts.add(Verdict(event, state, bounded(carried), u, limit, off, behind, sources=sources))
+
+    def lowest_precision(self) -> float:
+        """Return the largest roundoff of the forward pass."""
+        casts = [unit_roundoff(call.autocast) for call in self.step.a.calls if call.autocast]
+        seen = [each.u for event, each in self.verdicts.by_event.items() if event.phase is Phase.FORWARD]
+        return max([2**-24, *casts, *seen])
+
+
+def bounded(error: float) -> float:
+    """Return an error as far as it counts: at most 1."""
+    return min(error, 1.0) if math.isfinite(error) else 1.0
+
+
+def norm_error(event: Event, error: Error) -> float:
+    """Return by how much norms of many elements differ, 0 where that tells nothing."""
+    assert event.a is not None
+    tells = not error.is_bound and math.isfinite(error.size) and event.a.kind == "float"
+    return error.off if tells and peaks_of(event.a) >= FEW else 0.0
+
+
+def has_direction(event: Event, error: Error, u: float, sources: float, sources_off: float | None) -> bool:
+    """Return True if an error is one of the norm or of the mean, by more than rounding leaves there.
+
+    Parameters
+    ----------
+    sources_off
+        difference of the norms of the sources; None if the weights may differ, so that it explains nothing
+    """
+    off, limit = norm_error(event, error), max(NORMS.floor(u), NORMS.gain * sources)
+    if (abs(error.along) > ALONG and off > limit) or _mean_error(event, error) > max(limit, ALONG * error.size):
+        return True
+    return sources_off is not None and is_off(event, error, u, sources_off)
+
+
+def is_off(event: Event, error: Error, u: float, sources_off: float) -> bool:
+    """Return True if a norm of many elements is off by more than rounding, chance and the sources explain."""
+    assert event.a is not None
+    by_chance = 2 * error.size / math.sqrt(max(peaks_of(event.a), 1))
+    return norm_error(event, error) > max(NORMS.floor(u), NORMS.gain * sources_off, by_chance)
+
+
+def _mean_error(event: Event, error: Error) -> float:
+    """Return the part of an error that is a constant added to many elements, 0 where that tells nothing."""
+    a, b = event.a, event.b
+    assert a is not None and b is not None
+    larger = max(error.norm_a, error.norm_b)
+    if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < _MANY:
+        return 0.0
+    shift = math.sqrt(a.size) * abs(a.mean - b.mean) / larger
+    return shift if math.isfinite(shift) else 0.0

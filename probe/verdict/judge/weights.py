@@ -1,0 +1,91 @@
+"""The weights and buffers that a step begins with, and the buffers that its calls leave."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from probe.matching import Reason
+from probe.records import Phase, Role
+from probe.verdict.distance.error import Error
+from probe.verdict.judge.judging import Judging, bounded
+from probe.verdict.judge.loss import loss_agrees, loss_error
+from probe.verdict.judge.verdicts import State, Verdict
+from probe.verdict.noise.model import GRADIENT, WEIGHTS
+from probe.verdict.steps.events import Event
+
+_WRITTEN_OTHERWISE = 0.3
+"""a weight in another representation differs by at least this"""
+_AGREE = 0.03
+"""error up to which the outputs of its module show that it is one"""
+
+
+def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> None:
+    """Judge the weights of the first step; take those that an earlier step left, ``before``, as sources."""
+    step, verdicts = judging.step, judging.verdicts
+    for event, error in before or _known(judging, Role.PARAM):
+        assert event.place is not None and event.a is not None
+        module = event.place[0]
+        limit = 0.0 if event.a.kind == "integer" else WEIGHTS.limit(event.u, 0)
+        is_wrong = judging.is_first and error.size > limit
+        if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
+            verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
+            continue
+        state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
+        verdicts.add(Verdict(event, state, bounded(error.size), event.u, limit))
+        known, u = verdicts.weights.get(module, (0.0, 0.0))
+        verdicts.weights[module] = max(known, bounded(error.size)), max(u, event.u)
+        if is_wrong:
+            line = mapping_line(judging, event, error)
+            code, facts = ("mapping", (line,)) if line else ("weight", ())
+            judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
+    for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
+        assert event.place is not None
+        if error.size > WEIGHTS.limit(event.u, 0):
+            verdicts.differing_buffers[event.place[0]] = event
+
+
+def judge_buffers(judging: Judging) -> None:
+    """Judge what the calls left in their buffers, such as running statistics."""
+    step, verdicts = judging.step, judging.verdicts
+    given: dict[int, tuple[float, float, bool]] = defaultdict(lambda: (0.0, 0.0, False))
+    for event, verdict in verdicts.by_event.items():
+        if event.node is not None and event.role is Role.INPUT:
+            e, u, wrong = given[event.node.a.module]
+            wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
+            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), wrong
+    for event in step.parameters.events(Phase.UPDATE, Role.BUFFER):
+        error, place = step.error(event), event.place
+        assert place is not None
+        if error is None or place[0] in verdicts.differing_buffers or place[0] not in given:
+            continue
+        sources, u, is_behind = given[place[0]]
+        limit = GRADIENT.limit(max(u, event.u), sources)
+        is_wrong = error.size > limit and not step.is_across_frameworks and not is_behind
+        verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
+        if is_wrong:
+            judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+
+
+def mapping_line(judging: Judging, event: Event, error: Error) -> str:
+    """Return the mapping's line for a weight, if another weight of B has A's values or the loss shows no difference."""
+    step, matching = judging.step, judging.step.matching
+    assert event.place is not None and event.a is not None
+    is_said = step.pair_of[event.place[0]].reason is Reason.MAPPED if event.place[0] in step.pair_of else False
+    others = step.b.params.get((Phase.INIT, Role.PARAM), {})
+    is_elsewhere = event.a.hash is not None and any(each.hash == event.a.hash for each in others.values())
+    is_unseen = error.size > _WRITTEN_OTHERWISE and loss_error(step) is not None and loss_agrees(judging)
+    if not is_said or not (is_elsewhere or is_unseen):
+        return ""
+    return matching.lines.get(event.place[0], "the mapping")
+
+
+def _known(judging: Judging, role: Role) -> list[tuple[Event, Error]]:
+    events = ((event, judging.step.error(event)) for event in judging.step.parameters.events(Phase.INIT, role))
+    return [(event, error) for event, error in events if error is not None]
+
+
+def _module_agrees(judging: Judging, module: int, error: float) -> bool:
+    outputs = [out for node in judging.step.nodes if node.a.module == module for out in node.outputs]
+    errors = [found.size for found in map(judging.step.error, outputs) if found is not None]
+    return bool(errors) and max(errors) < min(_AGREE, 0.1 * error)

@@ -1,0 +1,1 @@
+"""How large an error is that rounding explains."""

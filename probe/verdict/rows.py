@@ -1,0 +1,110 @@
+"""What was judged, as rows of the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from probe.comparison.distance.metrics import Metrics, Status
+from probe.comparison.notes import note
+from probe.comparison.result import SlotResult
+from probe.records import JudgementName
+from probe.verdict.distance.error import Error, View
+from probe.verdict.judge.verdicts import State, Verdict, Verdicts
+from probe.verdict.steps.events import Event
+from probe.verdict.steps.step import Step
+from probe.verdict.tensors import Tensor
+
+_JUDGEMENTS: dict[State, JudgementName] = {
+    State.EQUAL: "equal",
+    State.AGREES: "noise",
+    State.INHERITS: "inherited",
+    State.INTRODUCED: "introduced",
+    State.HEALED: "not judged",
+    State.OPEN: "not judged",
+}
+
+
+def rows_of(step: Step, verdicts: Verdicts) -> list[SlotResult]:
+    """Return a row for each pair of tensors that was judged, in causal order."""
+    judged = sorted(verdicts.by_event.values(), key=lambda each: (micro_of(each.event), each.event.phase))
+    return [row for each in judged for row in _row(step, each)]
+
+
+def micro_of(event: Event | None) -> int:
+    """Return the micro-batch of an event; 0 for parameters."""
+    return event.node.a.micro if event is not None and event.node is not None else 0
+
+
+def metrics_of(event: Event, error: Error | None) -> Metrics:
+    """Return an error in the terms of the answer."""
+    if error is None:
+        shapes = [tensor.shape if tensor is not None else () for tensor in (event.a, event.b)]
+        return Metrics(Status.NOT_COMPARABLE, why=note("shapes-differ", a=shapes[0], b=shapes[1]))
+    assert event.a is not None or event.b is not None
+    is_equal = error.size == 0 and not error.is_bound
+    status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
+    product = 2 * error.norm_a * error.norm_b
+    cosine = (
+        (error.norm_a**2 + error.norm_b**2 - error.apart**2) / product if product and not error.is_bound else math.nan
+    )
+    return Metrics(
+        status,
+        error.size,
+        max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else math.nan,
+        error.along,
+        error.norm_a,
+        error.norm_b,
+        estimated=error.view in (View.SKETCH, View.STATISTICS) and not is_equal,
+        is_lower_bound=error.is_bound,
+        of_integers=error.view is View.INTEGERS,
+    )
+
+
+def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:
+    event = verdict.event
+    if event.a is None or event.b is None:
+        return
+    module_a, module_b = _modules(step, event)
+    here, there = step.a.reader.modules[module_a], step.b.reader.modules[module_b]
+    error = step.error(event)
+    judgement = _JUDGEMENTS[verdict.state] if error is not None else "not comparable"
+    yield SlotResult(
+        step.a.step,
+        micro_of(event),
+        event.phase,
+        event.role,
+        event.node.a.number if event.node is not None else 0,
+        here.path,
+        here.class_name,
+        event.slot_a,
+        there.path,
+        there.class_name,
+        event.slot_b,
+        event.a.dtype,
+        event.b.dtype,
+        event.a.shape,
+        event.b.shape,
+        step.pair_of[module_a].reason.value if module_a in step.pair_of else "",
+        metrics_of(event, error),
+        _record(event.a),
+        _record(event.b),
+        verdict.limit,
+        error.size if error is not None else math.nan,
+        verdict=judgement,
+        sources=verdict.sources,
+        exemption=verdict.code,
+    )
+
+
+def _modules(step: Step, event: Event) -> tuple[int, int]:
+    if event.node is not None:
+        return event.node.a.module, event.node.b.module
+    assert event.place is not None
+    module = event.place[0]
+    return module, step.pair_of[module].b if module in step.pair_of else module
+
+
+def _record(tensor: Tensor) -> int:
+    """Return the record of a tensor, or of its first part."""
+    return _record(tensor.parts[0][0]) if tensor.parts else tensor.row

@@ -1,0 +1,1 @@
+"""One step of both sides: which call, tensor and parameter is which, and what was made of what."""

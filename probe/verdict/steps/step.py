@@ -1,0 +1,182 @@
+"""One step of both sides, paired; nothing behind it knows that parts were fused or micro-batches joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.matching import Bundle, Matching, Reason
+from probe.numbers.fused import Fusion, problem_of, whole_shape
+from probe.records import Phase, Role
+from probe.verdict.distance.error import Error
+from probe.verdict.distance.measure import measure
+from probe.verdict.side import Call, Side
+from probe.verdict.steps.batches import GRADIENTS, batches_of, of_group
+from probe.verdict.steps.calls import Group, pair_calls
+from probe.verdict.steps.events import Event, Node
+from probe.verdict.steps.parameters import ParameterPairs
+from probe.verdict.steps.slots import pair_slots
+from probe.verdict.tensors import Tensor, added, joined
+
+
+class Step:
+    """The calls, tensors and parameters of a step that both sides have.
+
+    Attributes
+    ----------
+    nodes
+        the calls that both sides made, in the order of A
+    of_a, of_b
+        by call: its node
+    """
+
+    def __init__(self, a: Side, b: Side, matching: Matching) -> None:
+        self.a, self.b, self.matching = a, b, matching
+        self.pair_of = {pair.a: pair for pair in matching.pairs}
+        self.a_of = {pair.b: pair.a for pair in matching.pairs}
+        self.calls_of_a = frozenset(a.calls)
+        self.parameters = ParameterPairs(a, b, matching)
+        self.batches = batches_of(a, b)
+        self._bundles: dict[tuple[str, int], Bundle] = {(each.side, each.parts[0]): each for each in matching.bundles}
+        self.hidden = {(each.side, part) for each in matching.bundles for part in each.parts[1:]}
+        """modules whose calls are parts of another one"""
+        self._tensors: dict[tuple[Node, str, Role], dict[str, Tensor]] = {}
+        self._errors: dict[tuple[Event, float], Error | None] = {}
+        self.nodes: list[Node] = []
+        self.of_a: dict[Call, Node] = {}
+        self.of_b: dict[Call, Node] = {}
+        for group_a, group_b in pair_calls(a, b, matching, self.batches):
+            self._add_node(group_a, group_b)
+        for node in self.nodes:
+            self._pair_tensors(node)
+
+    @property
+    def is_across_frameworks(self) -> bool:
+        """Whether the sides were run by different frameworks."""
+        return self.a.framework != self.b.framework
+
+    def is_other_code(self, module: int) -> bool:
+        """Return True unless both sides run one class: the same code has one layout and one representation."""
+        pair = self.pair_of[module]
+        classes = self.a.reader.modules[pair.a].class_name, self.b.reader.modules[pair.b].class_name
+        return pair.reason is Reason.MAPPED or classes[0] != classes[1]
+
+    def path(self, module: int) -> str:
+        """Return the path of a module of A."""
+        return self.a.reader.modules[module].path
+
+    def error(self, event: Event, factor: float = 1.0) -> Error | None:
+        """Return the error of B against ``factor`` times A; None if there is none to be had."""
+        if event.a is None or event.b is None:
+            return None
+        key = event, factor
+        if key not in self._errors:
+            is_given = event.node is not None and event.role is Role.INPUT and event.node.parent is None
+            may_permute = event.node is not None and not is_given and self.is_other_code(event.node.a.module)
+            self._errors[key] = measure(event.a, event.b, may_permute=may_permute, factor=factor)
+        return self._errors[key]
+
+    def is_equal(self, event: Event) -> bool:
+        """Return True if both sides have the same values."""
+        error = self.error(event)
+        return error is not None and error.size == 0 and not error.is_bound
+
+    def tensors(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
+        """Return the tensors of a paired call by slot; of several calls that are one, what they are together."""
+        key = node, side, role
+        if key not in self._tensors:
+            self._tensors[key] = self._whole(node, side, role)
+        return self._tensors[key]
+
+    def gradients_of(self, event: Event) -> tuple[Tensor, Tensor] | None:
+        """Return the gradients of a tensor of the forward pass, of A and of B; None unless both were recorded."""
+        node = event.node
+        assert node is not None
+        roles = (Role.GRAD_OUTPUT,) if event.role is Role.OUTPUT else (Role.GRAD_TOTAL, Role.GRAD_INPUT)
+        for role in roles:
+            a, b = self.tensors(node, "A", role).get(event.slot_a), self.tensors(node, "B", role).get(event.slot_b)
+            if a is not None and b is not None:
+                return a, b
+        return None
+
+    def gradients(self, node: Node) -> Iterator[Event]:
+        """Yield the gradients of what a call was given and returned."""
+        names_in = {each.slot_a: each.slot_b for each in node.inputs if each.is_paired}
+        names_out = {each.slot_a: each.slot_b for each in node.outputs}
+        for role in GRADIENTS:
+            mine, theirs = self.tensors(node, "A", role), self.tensors(node, "B", role)
+            for slot, other in (names_out if role is Role.GRAD_OUTPUT else names_in).items():
+                if slot in mine or other in theirs:
+                    at = node.a.end if role is Role.GRAD_OUTPUT else node.a.begin
+                    yield Event(Phase.BACKWARD, role, node, None, slot, other, mine.get(slot), theirs.get(other), at)
+
+    def unpaired(self, scope: Node | None, after: tuple[int, int], before: tuple[int, int]) -> list[Call]:
+        """Return the calls of either side alone that a paired call made itself between two moments of (A, B)."""
+        sides = ((self.a, self.of_a, "A", 0), (self.b, self.of_b, "B", 1))
+        found = []
+        for half, nodes, name, at in sides:
+            for call in half.calls:
+                is_between = after[at] <= call.begin < before[at]
+                if not is_between or call in nodes or (name, call.module) in self.hidden:
+                    continue
+                around = nodes.get(call.caller) if call.caller is not None else None
+                if around is scope and (call.caller is not None or scope is None):
+                    found.append(call)
+        return found
+
+    # Pairing
+
+    def _add_node(self, group_a: Group, group_b: Group) -> None:
+        first_a, first_b = group_a[0], group_b[0]
+        parent = next((self.of_a[each] for each in first_a.callers() if each in self.of_a), None)
+        calls = self._with_parts("A", self.a, group_a), self._with_parts("B", self.b, group_b)
+        node = Node(first_a, first_b, parent, calls)
+        self.of_a.update(dict.fromkeys(group_a, node))
+        self.of_b.update(dict.fromkeys(group_b, node))
+        self.nodes.append(node)
+        if parent is not None:
+            parent.inner.append(node)
+
+    def _with_parts(self, side: str, half: Side, group: Group) -> Group:
+        """Return the calls of all modules that are one module of the other side."""
+        bundle = self._bundles.get((side, group[0].module))
+        if bundle is None or len(group) > 1:
+            return group
+        first = group[0]
+        found = [
+            [each for each in half.calls if (each.module, each.micro, each.number) == (part, first.micro, first.number)]
+            for part in bundle.parts
+        ]
+        return tuple(each[0] for each in found) if all(found) else group
+
+    def _whole(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
+        here, there = (node.calls[0], node.calls[1]) if side == "A" else (node.calls[1], node.calls[0])
+        if len(here) == 1:
+            return here[0].of(role)
+        if here[0].module == here[1].module:  # micro-batches
+            return of_group(here, role, list(there[0].of(role).values()))
+        if role in (Role.INPUT, Role.GRAD_TOTAL):
+            return here[0].of(role)
+        found = [part.of(role) for part in here]
+        rows = {slot: [each[slot] for each in found] for slot in found[0] if all(slot in each for each in found)}
+        if role is Role.GRAD_INPUT:
+            return {slot: added(parts) for slot, parts in rows.items()}
+        bundle = self._bundles[side, here[0].module]
+        fusion = Fusion(-1, max(bundle.groups, 1), rotary=max(bundle.rotary, 0), order=bundle.order)
+        made = {}
+        for slot, parts in rows.items():
+            shapes = [[part.laid for part in parts]]
+            if not problem_of(shapes, fusion):
+                made[slot] = joined([parts], fusion, whole_shape(shapes, fusion))
+        return made
+
+    def _pair_tensors(self, node: Node) -> None:
+        for role, into in ((Role.INPUT, node.inputs), (Role.OUTPUT, node.outputs)):
+            mine, theirs = self.tensors(node, "A", role), self.tensors(node, "B", role)
+            at = node.a.begin if role is Role.INPUT else node.a.end
+            pairs = pair_slots(mine, theirs)
+            for slot_a, slot_b in pairs:
+                into.append(Event(Phase.FORWARD, role, node, None, slot_a, slot_b, mine[slot_a], theirs[slot_b], at))
+            for slot in [slot for slot in mine if slot not in {x for x, _ in pairs}]:
+                into.append(Event(Phase.FORWARD, role, node, None, slot, "", mine[slot], None, at))
+            for slot in [slot for slot in theirs if slot not in {y for _, y in pairs}]:
+                into.append(Event(Phase.FORWARD, role, node, None, "", slot, None, theirs[slot], at))

@@ -1,0 +1,76 @@
+"""Whole answers on the toy framework: what is planted is named, what is right is aligned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probe.adapters.numpy import nn
+from probe.verdict.run import compare
+from tests.toys import gpt, module, record
+
+TASKS = ["tensor", "statistics"]
+
+
+def scaled(path: str, factor: float):
+    """Return a model of which one weight is a multiple of what it was."""
+    model = gpt()
+    module(model, path).weight.data *= np.float32(factor)
+    return model
+
+
+def eps(path: str, value: float):
+    """Return a model of which one norm has another eps."""
+    model = gpt()
+    module(model, path).eps = value
+    return model
+
+
+def activation(path: str):
+    """Return a model of which one layer has another activation."""
+    model = gpt()
+    parent, _, name = path.rpartition(".")
+    setattr(module(model, parent), name, nn.GELU())
+    return model
+
+
+PLANTED = {
+    "eps": (lambda: eps("layers.1.norm2", 1e-3), "layers.1.norm2", "forward"),
+    "weight": (lambda: scaled("layers.2.mlp.up", 1.01), "layers.2.mlp.up", "init"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_runs_of_one_program_are_aligned(tmp_path, task):
+    a, b = (record(tmp_path / name, steps=2, task=task) for name in ("a.h5", "b.h5"))
+    answer = compare(a, b)
+    assert (answer.verdict, answer.divergences, answer.doubts) == ("aligned", (), ())
+    assert all(slot.verdict == "equal" for slot in answer.slots)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("fault", PLANTED)
+def test_what_is_planted_is_named_first(tmp_path, fault, task):
+    make, path, phase = PLANTED[fault]
+    answer = compare(record(tmp_path / "a.h5", task=task), record(tmp_path / "b.h5", make(), task=task))
+    first = answer.first_divergence
+    assert (answer.verdict, first.path, first.phase.label, first.step) == ("diverged", path, phase, 0)
+
+
+def test_an_update_that_differs_is_one_of_the_optimizer(tmp_path):
+    model = gpt()
+    a = record(tmp_path / "a.h5", steps=2)
+    b = record(tmp_path / "b.h5", model, steps=2, optimizer=nn.AdamW(model.parameters(), lr=2e-3))
+    first = compare(a, b).first_divergence
+    assert (first.phase.label, first.path, first.step) == ("update", "", 0)
+
+
+def test_one_run_compared_with_itself_shows_nothing(tmp_path):
+    a = record(tmp_path / "a.h5")
+    assert compare(a, a).verdict == "undecided"
+
+
+def test_an_option_that_is_not_there_yet_is_refused(tmp_path):
+    a = record(tmp_path / "a.h5")
+    with pytest.raises(Exception, match="rtol"):
+        compare(a, a, rtol=1e-3)
