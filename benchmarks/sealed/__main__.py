@@ -35,24 +35,31 @@ def listed(files: tuple[str, ...]) -> None:
     pairs = [pair for pair in catalogue.pairs(files) if pair.name in sure]
     faults = [pair for pair in pairs if pair.fault]
     print(f"{len({p.model.name for p in pairs})} models, {len(faults)} faults, {len(pairs) - len(faults)} clean pairs")
-    print(f"of ports: {sum(bool(p.model.port) for p in faults)} faults, "
-          f"{sum(bool(p.model.port) for p in pairs if not p.fault)} clean pairs")
-    for title, counts in (("phase", Counter(p.fault.phases[0] for p in faults)),
-                          ("kind", Counter(p.fault.way for p in faults)),
-                          ("step", Counter(p.fault.step for p in faults)),
-                          ("dtypes of clean pairs", Counter(f"{p.a.dtype} {p.b.dtype}" for p in pairs if not p.fault)),
-                          ("dtype of faults", Counter(p.a.dtype for p in faults))):
+    print(
+        f"of ports: {sum(bool(p.model.port) for p in faults)} faults, "
+        f"{sum(bool(p.model.port) for p in pairs if not p.fault)} clean pairs"
+    )
+    for title, counts in (
+        ("phase", Counter(p.fault.phases[0] for p in faults)),
+        ("kind", Counter(p.fault.way for p in faults)),
+        ("step", Counter(p.fault.step for p in faults)),
+        ("dtypes of clean pairs", Counter(f"{p.a.dtype} {p.b.dtype}" for p in pairs if not p.fault)),
+        ("dtype of faults", Counter(p.a.dtype for p in faults)),
+    ):
         print(f"by {title}:", ", ".join(f"{name} {number}" for name, number in counts.most_common()))
     near = {p.name for p in faults if sure[p.name]["size"] < 10 * sure[p.name]["noise"]}
-    print("hard (by design, or less than 10 times the noise):",
-        *sorted(near | {p.name for p in faults if p.fault.way == "hard"}))
+    print(
+        "hard (by design, or less than 10 times the noise):",
+        *sorted(near | {p.name for p in faults if p.fault.way == "hard"}),
+    )
     print("sha256", seal())
 
 
 def main() -> None:
     """Read the options and do it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sealed", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sealed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--record", type=Path, metavar="FOLDER")
     parser.add_argument("--judge", type=Path, metavar="FOLDER")
     parser.add_argument("--name", default="answers", help="name of the answers: FOLDER/NAME.json")

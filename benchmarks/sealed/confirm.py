@@ -71,8 +71,13 @@ def confirm_file(file: str, again: bool) -> None:
                 traceback.print_exc(limit=-3)
             answers[pair.name] = answer = {"agrees": False, "error": f"{type(error).__name__}: {error}"[:200]}
         truth = pair.fault and f"{pair.fault.path or '(all)'} {pair.fault.phases} step {pair.fault.step}"
-        print("ok   " if answer["agrees"] else "WRONG", pair.name, {k: v for k, v in answer.items() if k != "agrees"},
-              "" if answer["agrees"] else f"truth: {truth}", flush=True)
+        print(
+            "ok   " if answer["agrees"] else "WRONG",
+            pair.name,
+            {k: v for k, v in answer.items() if k != "agrees"},
+            "" if answer["agrees"] else f"truth: {truth}",
+            flush=True,
+        )
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     known = {name: answer for name, answer in known.items() if name.split("/")[0] not in models} | answers
     rows: dict[str, list[str]] = {}

@@ -20,8 +20,16 @@ HARD = "hard"
 def F(name: str, kind: str, phases: str, path: str, plant: P.Plant, about: str, **options: Any) -> Fault:
     """A fault: `phases` are words, the main one first; `also` has globs, and ROOT for the whole."""
     also = options.pop("also", "")
-    return Fault(name, kind, plant, path, tuple(phases.split()), about,
-        also=tuple("" if one == "ROOT" else one for one in also.split()), **options)
+    return Fault(
+        name,
+        kind,
+        plant,
+        path,
+        tuple(phases.split()),
+        about,
+        also=tuple("" if one == "ROOT" else one for one in also.split()),
+        **options,
+    )
 
 
 def C(name: str, about: str, change: P.Plant | None = None, both: P.Plant | None = None, **options: Any) -> Clean:
@@ -48,14 +56,21 @@ def carried(held: dict[str, torch.Tensor], rules: dict[str, Any], layers: int = 
     return result
 
 
-def ported(build: Callable[[], Training], own: Callable[[], nn.Module], rules: dict[str, Any], layers: int = 0,
-           predict: Any = None, **changes: Any) -> Callable[[], Training]:
+def ported(
+    build: Callable[[], Training],
+    own: Callable[[], nn.Module],
+    rules: dict[str, Any],
+    layers: int = 0,
+    predict: Any = None,
+    **changes: Any,
+) -> Callable[[], Training]:
     """Side B: A's data and loss with a model by another hand that gets A's weights."""
 
     def port() -> Training:
         training, model = build(), own()
-        model.load_state_dict(carried(training.model.state_dict() | dict(training.model.named_buffers()), rules,
-            layers))
+        model.load_state_dict(
+            carried(training.model.state_dict() | dict(training.model.named_buffers()), rules, layers)
+        )
         return dataclasses.replace(training, model=model.train(), predict=predict or training.predict, **changes)
 
     return port
@@ -93,8 +108,13 @@ def threads(number: int) -> P.Plant:
 def channels_last(training: Training) -> None:
     """Images with channels last."""
     training.model.to(memory_format=torch.channels_last)
-    training.batches = [[{k: v.contiguous(memory_format=torch.channels_last) if v.dim() == 4 else v
-                          for k, v in batch.items()} for batch in step] for step in training.batches]
+    training.batches = [
+        [
+            {k: v.contiguous(memory_format=torch.channels_last) if v.dim() == 4 else v for k, v in batch.items()}
+            for batch in step
+        ]
+        for step in training.batches
+    ]
 
 
 def checkpointed(training: Training) -> None:
@@ -106,8 +126,10 @@ def in_parts(parts: int) -> P.Plant:
     """Every batch as so many micro-batches."""
 
     def plant(training: Training) -> None:
-        training.batches = [[{k: v.chunk(parts)[i] for k, v in batch.items()} for batch in step for i in range(parts)]
-                            for step in training.batches]
+        training.batches = [
+            [{k: v.chunk(parts)[i] for k, v in batch.items()} for batch in step for i in range(parts)]
+            for step in training.batches
+        ]
 
     return plant
 
@@ -126,8 +148,9 @@ def by_hand(norm: float) -> P.Plant:
 
 def optimizer_of(name: str, **options: Any) -> P.Plant:
     """An optimizer of torch over all parameters that are trained."""
-    return P.optimizer(lambda model: getattr(torch.optim, name)(
-        [p for p in model.parameters() if p.requires_grad], **options))
+    return P.optimizer(
+        lambda model: getattr(torch.optim, name)([p for p in model.parameters() if p.requires_grad], **options)
+    )
 
 
 def warmup(steps: int = 4, late: int = 0) -> P.Plant:
@@ -211,19 +234,23 @@ class Ema:
     def __call__(self, training: Training, number: int) -> None:
         """Move the copy."""
         with torch.no_grad():
-            for mean, new in zip(training.at(self.copy).parameters(), training.at(self.source).parameters(),
-                strict=True):
+            for mean, new in zip(
+                training.at(self.copy).parameters(), training.at(self.source).parameters(), strict=True
+            ):
                 mean.mul_(self.decay).add_(new, alpha=1 - self.decay)
 
 
-def decayed(weight: float, which: Callable[[str, nn.Parameter], bool] = lambda name, p: True,
-    **options: Any) -> P.Plant:
+def decayed(
+    weight: float, which: Callable[[str, nn.Parameter], bool] = lambda name, p: True, **options: Any
+) -> P.Plant:
     """AdamW whose decay is for some parameters only."""
 
     def make(model: nn.Module) -> torch.optim.Optimizer:
         held = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        groups = [{"params": [p for n, p in held if which(n, p)]},
-                  {"params": [p for n, p in held if not which(n, p)], "weight_decay": 0.0}]
+        groups = [
+            {"params": [p for n, p in held if which(n, p)]},
+            {"params": [p for n, p in held if not which(n, p)], "weight_decay": 0.0},
+        ]
         return torch.optim.AdamW([g for g in groups if g["params"]], lr=1e-3, weight_decay=weight, **options)
 
     return P.optimizer(make)

@@ -91,7 +91,8 @@ def _at(fault: Fault, place: dict[str, Any]) -> bool:
 
 def _kind(pair: Pair) -> str:
     return ("port: " if pair.model.port else "same code: ") + (
-        pair.a.dtype if pair.a.dtype == pair.b.dtype else f"{pair.a.dtype} against {pair.b.dtype}")
+        pair.a.dtype if pair.a.dtype == pair.b.dtype else f"{pair.a.dtype} against {pair.b.dtype}"
+    )
 
 
 def _written(folder: Path, pair: Pair) -> str | None:
@@ -103,6 +104,13 @@ def _written(folder: Path, pair: Pair) -> str | None:
 
 
 def _answer(comparison: Any) -> dict[str, Any]:
-    named = [{"step": place.step, "phase": place.phase.name.lower(), "side": "a" if place.a else "b",
-              "paths": sorted({node.path for node in (place.a or place.b)})} for place in comparison.divergences[:3]]
+    named = [
+        {
+            "step": place.step,
+            "phase": place.phase.name.lower(),
+            "side": "a" if place.a else "b",
+            "paths": sorted({node.path for node in (place.a or place.b)}),
+        }
+        for place in comparison.divergences[:3]
+    ]
     return {"verdict": str(getattr(comparison.verdict, "value", comparison.verdict)).lower(), "named": named}

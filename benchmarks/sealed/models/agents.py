@@ -43,7 +43,8 @@ class Sac(Training):
             values = self.model.values(batch["next"], action, target=True)
             best = torch.minimum(*values) if self.twin else values[0]
             goal = batch["reward"] + self.gamma * ((1 - batch["done"]) if self.ends else 1.0) * (
-                best - self.alpha * size)
+                best - self.alpha * size
+            )
         return 0.5 * sum(F.mse_loss(value, goal) for value in self.model.values(batch["seen"], batch["action"]))
 
     def actor_loss(self, batch):
@@ -92,9 +93,17 @@ class Sb3(nn.Module):
         seen, acts = Box(-9.0, 9.0, (10,), np.float32), Box(-1.0, 1.0, (3,), np.float32)
         options = {"net_arch": [32, 32], "features_dim": 10}
         self.actor = Actor(seen, acts, features_extractor=FlattenExtractor(seen), **options)
-        self.critic, self.critic_target = (ContinuousCritic(seen, acts, features_extractor=FlattenExtractor(seen),
-            n_critics=2,
-                                                            share_features_extractor=False, **options) for _ in "ab")
+        self.critic, self.critic_target = (
+            ContinuousCritic(
+                seen,
+                acts,
+                features_extractor=FlattenExtractor(seen),
+                n_critics=2,
+                share_features_extractor=False,
+                **options,
+            )
+            for _ in "ab"
+        )
 
     def policy(self, seen):
         return self.actor.get_action_dist_params(seen)[:2]
@@ -126,8 +135,12 @@ class Soft(nn.Module):
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc1, self.fc2, self.fc_mean, self.fc_logstd = nn.Linear(10, 32), nn.Linear(32, 32), nn.Linear(32,
-            3), nn.Linear(32, 3)
+        self.fc1, self.fc2, self.fc_mean, self.fc_logstd = (
+            nn.Linear(10, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 3),
+            nn.Linear(32, 3),
+        )
         self.low = -20.0
 
     def forward(self, seen):
@@ -154,15 +167,22 @@ class Clean(nn.Module):
         return [*self.qf1.parameters(), *self.qf2.parameters()]
 
     def followed(self):
-        return zip(self.critic_parameters(), [*self.qf1_target.parameters(), *self.qf2_target.parameters()],
-            strict=True)
+        return zip(
+            self.critic_parameters(), [*self.qf1_target.parameters(), *self.qf2_target.parameters()], strict=True
+        )
 
 
 def sac():
     def data(g):
-        return {"seen": normal(g, 8, 10), "next": normal(g, 8, 10), "action": uniform(g, 8, 3) * 2 - 1,
+        return {
+            "seen": normal(g, 8, 10),
+            "next": normal(g, 8, 10),
+            "action": uniform(g, 8, 3) * 2 - 1,
             "reward": normal(g, 8, 1),
-                "done": (uniform(g, 8, 1) < 0.3).float(), "noise": normal(g, 8, 3), "noise2": normal(g, 8, 3)}
+            "done": (uniform(g, 8, 1) < 0.3).float(),
+            "noise": normal(g, 8, 3),
+            "noise2": normal(g, 8, 3),
+        }
 
     turns = [step for step in batches(data, "s-sac", steps=3) for _ in "ca"]
     model = lively(Sb3())
@@ -173,11 +193,17 @@ def sac():
     return Sac(model.train(), None, None, turns)
 
 
-RULES = {f"pi.{new}.{p}": f"actor.{old}.{p}" for p in ("weight", "bias") for new, old in (
-    ("fc1", "latent_pi.0"), ("fc2", "latent_pi.2"), ("fc_mean", "mu"), ("fc_logstd", "log_std"))} | {
-    f"qf{i + 1}{end}.fc{n}.{p}": f"critic{end}.qf{i}.{2 * n - 2}.{p}" for p in ("weight", "bias") for i in (0, 1)
-        for n in (1, 2, 3)
-    for end in ("", "_target")}
+RULES = {
+    f"pi.{new}.{p}": f"actor.{old}.{p}"
+    for p in ("weight", "bias")
+    for new, old in (("fc1", "latent_pi.0"), ("fc2", "latent_pi.2"), ("fc_mean", "mu"), ("fc_logstd", "log_std"))
+} | {
+    f"qf{i + 1}{end}.fc{n}.{p}": f"critic{end}.qf{i}.{2 * n - 2}.{p}"
+    for p in ("weight", "bias")
+    for i in (0, 1)
+    for n in (1, 2, 3)
+    for end in ("", "_target")
+}
 
 
 def clean_rl():
@@ -192,57 +218,167 @@ def knob(**values):
 
 Q = "critic.qf1"
 SAC = Model(
-    "s-sac", sac, "soft actor-critic, two optimizers: networks of stable-baselines3 against ones of CleanRL's form",
+    "s-sac",
+    sac,
+    "soft actor-critic, two optimizers: networks of stable-baselines3 against ones of CleanRL's form",
     (
         Fault("gamma", "loss", "loss", "", knob(gamma=0.99), "a discount of 0.99 for 0.98", planted="", mapped=True),
         Fault("done-ignored", "loss", "loss", "", knob(ends=False), "episodes never end", planted=""),
-        Fault("one-target", "loss", "loss", "", knob(twin=False), "one target network, not the smaller of two",
-            planted="", mapped=True),
-        Fault("tanh-uncorrected", "loss", "loss", "", knob(correct=False), "the density of tanh is left out",
-            planted=""),
-        Fault("target-not-cut", "backward", "backward gradient", "", knob(target_cut=False),
-            "the goal passes gradients to the actor and the targets",
-              also="actor actor.* critic_target critic_target.*", planted="", mapped=True),
-        Fault("std-floor", "setting", "forward", "actor", P.setting("pi", low=-0.2),
-            "the deviation's floor is -0.2, not -20",
-              also="actor.log_std ROOT", planted="pi", mapped=True),
-        Fault("elu-in-critic", "activation", "forward", Q, P.rewritten("qf2", lambda self, seen, action: self.fc3(F.elu(
-            self.fc2(F.relu(self.fc1(torch.cat([seen, action], 1))))))), "ELU in one critic", also=Q + ".3",
-                planted="qf2", mapped=True),
-        Fault("target-copied-wrong", "initial weights", "init", "critic_target.qf1",
-            lambda t: t.at("qf2_target").load_state_dict(
-            t.at("qf1_target").state_dict()), "both targets start as the first", also="critic_target.qf1.*",
-                planted="qf2_target"),
-        Fault("tau", "moving average", "update", "critic_target", knob(tau=0.5), "targets follow by 0.5, not 0.05",
-              also="critic_target.* ROOT", planted="", steps=3, step=1),
-        Fault("actor-rate", "setting", "update", "actor", knob(actor_lr=1e-3), "the actor learns at the critics' rate",
-            also="actor.* ROOT",
-              planted="", mapped=True, step=1, steps=2),
-        Fault("entropy-sign", "loss", "loss", "", knob(sign=-1.0), "the actor's entropy has the other sign", planted="",
+        Fault(
+            "one-target",
+            "loss",
+            "loss",
+            "",
+            knob(twin=False),
+            "one target network, not the smaller of two",
+            planted="",
             mapped=True,
-              step=1, steps=2),
-        Fault("target-touched", "later", "forward", "critic_target.qf0",
-            P.before_step(lambda t, n: t.at("qf1_target").fc3.bias.data.add_(
-            0.05) if n == 2 else None), "a target is touched between turns", also="critic_target.qf0.* critic_target",
-                planted="qf1_target.fc3", step=2, steps=3),
-        Fault("seen-normalised", "data", "inputs", "", P.each_batch(lambda b: b | {"seen": (b["seen"] - 0.05) / 1.01}),
+        ),
+        Fault(
+            "tanh-uncorrected", "loss", "loss", "", knob(correct=False), "the density of tanh is left out", planted=""
+        ),
+        Fault(
+            "target-not-cut",
+            "backward",
+            "backward gradient",
+            "",
+            knob(target_cut=False),
+            "the goal passes gradients to the actor and the targets",
+            also="actor actor.* critic_target critic_target.*",
+            planted="",
+            mapped=True,
+        ),
+        Fault(
+            "std-floor",
+            "setting",
+            "forward",
+            "actor",
+            P.setting("pi", low=-0.2),
+            "the deviation's floor is -0.2, not -20",
+            also="actor.log_std ROOT",
+            planted="pi",
+            mapped=True,
+        ),
+        Fault(
+            "elu-in-critic",
+            "activation",
+            "forward",
+            Q,
+            P.rewritten(
+                "qf2",
+                lambda self, seen, action: self.fc3(F.elu(self.fc2(F.relu(self.fc1(torch.cat([seen, action], 1)))))),
+            ),
+            "ELU in one critic",
+            also=Q + ".3",
+            planted="qf2",
+            mapped=True,
+        ),
+        Fault(
+            "target-copied-wrong",
+            "initial weights",
+            "init",
+            "critic_target.qf1",
+            lambda t: t.at("qf2_target").load_state_dict(t.at("qf1_target").state_dict()),
+            "both targets start as the first",
+            also="critic_target.qf1.*",
+            planted="qf2_target",
+        ),
+        Fault(
+            "tau",
+            "moving average",
+            "update",
+            "critic_target",
+            knob(tau=0.5),
+            "targets follow by 0.5, not 0.05",
+            also="critic_target.* ROOT",
+            planted="",
+            steps=3,
+            step=1,
+        ),
+        Fault(
+            "actor-rate",
+            "setting",
+            "update",
+            "actor",
+            knob(actor_lr=1e-3),
+            "the actor learns at the critics' rate",
+            also="actor.* ROOT",
+            planted="",
+            mapped=True,
+            step=1,
+            steps=2,
+        ),
+        Fault(
+            "entropy-sign",
+            "loss",
+            "loss",
+            "",
+            knob(sign=-1.0),
+            "the actor's entropy has the other sign",
+            planted="",
+            mapped=True,
+            step=1,
+            steps=2,
+        ),
+        Fault(
+            "target-touched",
+            "later",
+            "forward",
+            "critic_target.qf0",
+            P.before_step(lambda t, n: t.at("qf1_target").fc3.bias.data.add_(0.05) if n == 2 else None),
+            "a target is touched between turns",
+            also="critic_target.qf0.* critic_target",
+            planted="qf1_target.fc3",
+            step=2,
+            steps=3,
+        ),
+        Fault(
+            "seen-normalised",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: b | {"seen": (b["seen"] - 0.05) / 1.01}),
             "observations are normalised again",
-              also="actor.features_extractor* critic*", planted=""),
-        Fault("head-gradient", "gradient", "gradient", "actor.log_std",
+            also="actor.features_extractor* critic*",
+            planted="",
+        ),
+        Fault(
+            "head-gradient",
+            "gradient",
+            "gradient",
+            "actor.log_std",
             P.parameter_gradient("pi.fc_logstd", "weight", times(2.0)),
-              "the deviation's gradient counts twice", planted="pi.fc_logstd", mapped=True, step=1, steps=2),
+            "the deviation's gradient counts twice",
+            planted="pi.fc_logstd",
+            mapped=True,
+            step=1,
+            steps=2,
+        ),
     ),
-    (C("port", "the port", steps=2), C("port-mapped", "the port with its mapping", mapped=True, steps=4),
+    (
+        C("port", "the port", steps=2),
+        C("port-mapped", "the port with its mapping", mapped=True, steps=4),
         C("three-steps", "six turns", steps=6, mapped=True),
-     C("fp32-fp64", "float32 against float64", dtype_b="float64", mapped=True, steps=2),
-         C("in-two", "two micro-batches", None, in_parts(2), mapped=True, steps=2)),
+        C("fp32-fp64", "float32 against float64", dtype_b="float64", mapped=True, steps=2),
+        C("in-two", "two micro-batches", None, in_parts(2), mapped=True, steps=2),
+    ),
     port=clean_rl,
-    mapping={"TopLayer": {"actor": "pi", "critic.qf0": "qf1", "critic.qf1": "qf2", "critic_target.qf0": "qf1_target",
-                          "critic_target.qf1": "qf2_target", "critic.qf{i}.0": "qf{i+1}.fc1",
-                          "critic.qf{i}.2": "qf{i+1}.fc2",
-                          "critic.qf{i}.4": "qf{i+1}.fc3", "critic_target.qf{i}.0": "qf{i+1}_target.fc1",
-                          "critic_target.qf{i}.2": "qf{i+1}_target.fc2", "critic_target.qf{i}.4": "qf{i+1}_target.fc3"},
-             "Actor": {"latent_pi.0": "fc1", "latent_pi.2": "fc2", "mu": "fc_mean", "log_std": "fc_logstd"}},
+    mapping={
+        "TopLayer": {
+            "actor": "pi",
+            "critic.qf0": "qf1",
+            "critic.qf1": "qf2",
+            "critic_target.qf0": "qf1_target",
+            "critic_target.qf1": "qf2_target",
+            "critic.qf{i}.0": "qf{i+1}.fc1",
+            "critic.qf{i}.2": "qf{i+1}.fc2",
+            "critic.qf{i}.4": "qf{i+1}.fc3",
+            "critic_target.qf{i}.0": "qf{i+1}_target.fc1",
+            "critic_target.qf{i}.2": "qf{i+1}_target.fc2",
+            "critic_target.qf{i}.4": "qf{i+1}_target.fc3",
+        },
+        "Actor": {"latent_pi.0": "fc1", "latent_pi.2": "fc2", "mu": "fc_mean", "log_std": "fc_logstd"},
+    },
 )
 
 MODELS = (SAC,)

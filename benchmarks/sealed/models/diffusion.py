@@ -39,9 +39,17 @@ def sines(at, size, shift, dtype):
 def unet():
     from diffusers import UNet2DModel
 
-    model = UNet2DModel(sample_size=8, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(16, 32),
-                        norm_num_groups=4, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-                        up_block_types=("AttnUpBlock2D", "UpBlock2D"), attention_head_dim=8)
+    model = UNet2DModel(
+        sample_size=8,
+        in_channels=3,
+        out_channels=3,
+        layers_per_block=1,
+        block_out_channels=(16, 32),
+        norm_num_groups=4,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        attention_head_dim=8,
+    )
     return Training(lively(model).train(), lambda m, b: m(b["x"], b["at"]).sample, squared, noisy("s-unet"))
 
 
@@ -79,8 +87,10 @@ class Look(nn.Module):
 class OwnUnet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.time = nn.Conv2d(3, 16, 3, padding=1), nn.Sequential(nn.Linear(16, 64), nn.SiLU(),
-            nn.Linear(64, 64))
+        self.first, self.time = (
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.Sequential(nn.Linear(16, 64), nn.SiLU(), nn.Linear(64, 64)),
+        )
         self.d0, self.shrink, self.d1, self.d1_look = Res(16, 16), nn.Conv2d(16, 16, 3, 2, 1), Res(16, 32), Look(32)
         self.m0, self.m_look, self.m1 = Res(32, 32), Look(32), Res(32, 32)
         self.u0, self.u0_look, self.u1, self.u1_look = Res(64, 32), Look(32), Res(48, 32), Look(32)
@@ -107,88 +117,215 @@ class OwnUnet(nn.Module):
         return self.end(F.silu(self.end_norm(x)))
 
 
-RES = {"d0": "down_blocks.0.resnets.0", "d1": "down_blocks.1.resnets.0", "m0": "mid_block.resnets.0",
+RES = {
+    "d0": "down_blocks.0.resnets.0",
+    "d1": "down_blocks.1.resnets.0",
+    "m0": "mid_block.resnets.0",
     "m1": "mid_block.resnets.1",
-       "u0": "up_blocks.0.resnets.0", "u1": "up_blocks.0.resnets.1", "u2": "up_blocks.1.resnets.0",
-       "u3": "up_blocks.1.resnets.1"}
-LOOK = {"d1_look": "down_blocks.1.attentions.0", "m_look": "mid_block.attentions.0",
+    "u0": "up_blocks.0.resnets.0",
+    "u1": "up_blocks.0.resnets.1",
+    "u2": "up_blocks.1.resnets.0",
+    "u3": "up_blocks.1.resnets.1",
+}
+LOOK = {
+    "d1_look": "down_blocks.1.attentions.0",
+    "m_look": "mid_block.attentions.0",
     "u0_look": "up_blocks.0.attentions.0",
-        "u1_look": "up_blocks.0.attentions.1"}
-ONE = {"first": "conv_in", "time.0": "time_embedding.linear_1", "time.2": "time_embedding.linear_2",
+    "u1_look": "up_blocks.0.attentions.1",
+}
+ONE = {
+    "first": "conv_in",
+    "time.0": "time_embedding.linear_1",
+    "time.2": "time_embedding.linear_2",
     "end_norm": "conv_norm_out",
-       "end": "conv_out", "shrink": "down_blocks.0.downsamplers.0.conv", "grow": "up_blocks.0.upsamplers.0.conv"}
-UNET_RULES = {f"{new}.{p}": f"{old}.{p}" for p in ("weight", "bias") for new, old in (*ONE.items(), *(
-    (f"{b}.{n}", f"{a}.{o}") for b, a in RES.items() for n, o in (
-        ("n1", "norm1"), ("c1", "conv1"), ("t", "time_emb_proj"), ("n2", "norm2"), ("c2", "conv2"),
-            ("skip", "conv_shortcut"))
-    if n != "skip" or b in ("d1", "u0", "u1", "u2", "u3")))}
+    "end": "conv_out",
+    "shrink": "down_blocks.0.downsamplers.0.conv",
+    "grow": "up_blocks.0.upsamplers.0.conv",
+}
+UNET_RULES = {
+    f"{new}.{p}": f"{old}.{p}"
+    for p in ("weight", "bias")
+    for new, old in (
+        *ONE.items(),
+        *(
+            (f"{b}.{n}", f"{a}.{o}")
+            for b, a in RES.items()
+            for n, o in (
+                ("n1", "norm1"),
+                ("c1", "conv1"),
+                ("t", "time_emb_proj"),
+                ("n2", "norm2"),
+                ("c2", "conv2"),
+                ("skip", "conv_shortcut"),
+            )
+            if n != "skip" or b in ("d1", "u0", "u1", "u2", "u3")
+        ),
+    )
+}
 for _b, _a in LOOK.items():
     UNET_RULES |= {f"{_b}.norm.{p}": f"{_a}.group_norm.{p}" for p in ("weight", "bias")}
-    UNET_RULES |= {f"{_b}.qkv.bias": [f"{_a}.to_{n}.bias" for n in "qkv"], f"{_b}.out.bias": f"{_a}.to_out.0.bias",
-                   f"{_b}.qkv.weight": lambda a, at=_a: torch.cat([a(f"{at}.to_{n}.weight") for n in "qkv"])[..., None,
-                       None],
-                   f"{_b}.out.weight": lambda a, at=_a: a(f"{at}.to_out.0.weight")[..., None, None]}
+    UNET_RULES |= {
+        f"{_b}.qkv.bias": [f"{_a}.to_{n}.bias" for n in "qkv"],
+        f"{_b}.out.bias": f"{_a}.to_out.0.bias",
+        f"{_b}.qkv.weight": lambda a, at=_a: torch.cat([a(f"{at}.to_{n}.weight") for n in "qkv"])[..., None, None],
+        f"{_b}.out.weight": lambda a, at=_a: a(f"{at}.to_out.0.weight")[..., None, None],
+    }
 
 UNET = Model(
-    "s-unet", unet, "the UNet of diffusers against a flat port with 1 by 1 convolutions in its attention",
+    "s-unet",
+    unet,
+    "the UNet of diffusers against a flat port with 1 by 1 convolutions in its attention",
     (
-        Fault("sines-first", "wrong code", "forward", "time_proj", P.method("", "step", lambda self, at: sines(
-            at, 16, 0, self.end.weight.dtype).roll(8, 1)), "sines come before cosines",
-                also="time_embedding.linear_1 time_embedding ROOT", planted=""),
-        Fault("skip-order", "wrong code", "forward", "up_blocks.1", P.around("u2", lambda forward, x, t: forward(
-            torch.cat([x[:, 32:], x[:, :32]], 1), t)), "what skips comes before what rises",
-                also="up_blocks.1.resnets.0 ROOT",
-            planted="u2", mapped=True),
-        Fault("time-not-activated", "activation", "forward", "mid_block.resnets.1",
-            P.method("m1", "timed", lambda self, y, t: (
-            y + self.t(t)[:, :, None, None])), "no SiLU before the step's projection",
-                also="mid_block.resnets.1.time_emb_proj",
-            planted="m1", mapped=True),
-        Fault("bilinear", "wrong code", "forward", "up_blocks.0.upsamplers.0",
-            P.inside("", "torch.nn.functional", "interpolate", lambda original: (
-            lambda x, scale_factor, mode: original(x, scale_factor=scale_factor, mode="bilinear"))),
-                "bilinear for nearest",
-            also="up_blocks.0 up_blocks.0.upsamplers.0.conv ROOT", planted=""),
-        Fault("look-scale", "setting", "forward", "up_blocks.0.attentions.1", P.setting("u1_look", scale=32**-0.5),
-              "scores are scaled by the width of all heads", planted="u1_look"),
-        Fault("groups", "setting", "forward", "down_blocks.1.resnets.0.norm2", P.setting("d1.n2", num_groups=8),
+        Fault(
+            "sines-first",
+            "wrong code",
+            "forward",
+            "time_proj",
+            P.method("", "step", lambda self, at: sines(at, 16, 0, self.end.weight.dtype).roll(8, 1)),
+            "sines come before cosines",
+            also="time_embedding.linear_1 time_embedding ROOT",
+            planted="",
+        ),
+        Fault(
+            "skip-order",
+            "wrong code",
+            "forward",
+            "up_blocks.1",
+            P.around("u2", lambda forward, x, t: forward(torch.cat([x[:, 32:], x[:, :32]], 1), t)),
+            "what skips comes before what rises",
+            also="up_blocks.1.resnets.0 ROOT",
+            planted="u2",
+            mapped=True,
+        ),
+        Fault(
+            "time-not-activated",
+            "activation",
+            "forward",
+            "mid_block.resnets.1",
+            P.method("m1", "timed", lambda self, y, t: y + self.t(t)[:, :, None, None]),
+            "no SiLU before the step's projection",
+            also="mid_block.resnets.1.time_emb_proj",
+            planted="m1",
+            mapped=True,
+        ),
+        Fault(
+            "bilinear",
+            "wrong code",
+            "forward",
+            "up_blocks.0.upsamplers.0",
+            P.inside(
+                "",
+                "torch.nn.functional",
+                "interpolate",
+                lambda original: lambda x, scale_factor, mode: original(x, scale_factor=scale_factor, mode="bilinear"),
+            ),
+            "bilinear for nearest",
+            also="up_blocks.0 up_blocks.0.upsamplers.0.conv ROOT",
+            planted="",
+        ),
+        Fault(
+            "look-scale",
+            "setting",
+            "forward",
+            "up_blocks.0.attentions.1",
+            P.setting("u1_look", scale=32**-0.5),
+            "scores are scaled by the width of all heads",
+            planted="u1_look",
+        ),
+        Fault(
+            "groups",
+            "setting",
+            "forward",
+            "down_blocks.1.resnets.0.norm2",
+            P.setting("d1.n2", num_groups=8),
             "8 groups for 4",
-              planted="d1.n2", mapped=True),
-        Fault("skip-gradient", "backward", "backward gradient", "up_blocks.0.resnets.0",
-            P.around("u0.skip", lambda forward, x: (
-            forward(x.detach()))), "the shortcut is cut off", also="up_blocks.0.resnets.0.conv_shortcut", planted="u0",
-                mapped=True),
-        Fault("loss-sum", "loss", "loss", "", P.criterion(lambda y, b: F.l1_loss(y, b["target"])), "L1 for squares",
-            planted=""),
-        Fault("time-frozen", "optimizer groups", "update", "time_embedding", P.frozen("time"),
+            planted="d1.n2",
+            mapped=True,
+        ),
+        Fault(
+            "skip-gradient",
+            "backward",
+            "backward gradient",
+            "up_blocks.0.resnets.0",
+            P.around("u0.skip", lambda forward, x: forward(x.detach())),
+            "the shortcut is cut off",
+            also="up_blocks.0.resnets.0.conv_shortcut",
+            planted="u0",
+            mapped=True,
+        ),
+        Fault(
+            "loss-sum",
+            "loss",
+            "loss",
+            "",
+            P.criterion(lambda y, b: F.l1_loss(y, b["target"])),
+            "L1 for squares",
+            planted="",
+        ),
+        Fault(
+            "time-frozen",
+            "optimizer groups",
+            "update",
+            "time_embedding",
+            P.frozen("time"),
             "the step's embedding is frozen",
-              also="time_embedding.*", planted="time", mapped=True),
-        Fault("steps-in-thousandths", "data", "inputs", "", P.each_batch(lambda b: b | {"at": b["at"] // 10}),
+            also="time_embedding.*",
+            planted="time",
+            mapped=True,
+        ),
+        Fault(
+            "steps-in-thousandths",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: b | {"at": b["at"] // 10}),
             "steps of 100, not of 1000",
-              planted=""),
+            planted="",
+        ),
         *common.faults("micro-sum", planted="", mapped=True),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("autocast+ bf16+ three-steps+ one-two fp32-autocast+ channels-last+")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("autocast+ bf16+ three-steps+ one-two fp32-autocast+ channels-last+"),
+    ),
     port=ported(unet, OwnUnet, UNET_RULES, 1, give("x", "at")),
-    mapping={"TopLayer": {a: b for b, a in ONE.items()} | {a: b for b, a in (RES | LOOK).items()},
-             "ResnetBlock2D": {"norm1": "n1", "conv1": "c1", "time_emb_proj": "t", "norm2": "n2", "conv2": "c2",
-             "conv_shortcut": "skip"},
-             "Attention": {"group_norm": "norm"}},
+    mapping={
+        "TopLayer": {a: b for b, a in ONE.items()} | {a: b for b, a in (RES | LOOK).items()},
+        "ResnetBlock2D": {
+            "norm1": "n1",
+            "conv1": "c1",
+            "time_emb_proj": "t",
+            "norm2": "n2",
+            "conv2": "c2",
+            "conv_shortcut": "skip",
+        },
+        "Attention": {"group_norm": "norm"},
+    },
 )
 
 
 def dit():
     from diffusers import DiTTransformer2DModel
 
-    model = lively(DiTTransformer2DModel(num_attention_heads=4, attention_head_dim=8, in_channels=3, out_channels=3,
-        num_layers=3,
-                                         sample_size=8, patch_size=2, num_embeds_ada_norm=10)).train()
+    model = lively(
+        DiTTransformer2DModel(
+            num_attention_heads=4,
+            attention_head_dim=8,
+            in_channels=3,
+            out_channels=3,
+            num_layers=3,
+            sample_size=8,
+            patch_size=2,
+            num_embeds_ada_norm=10,
+        )
+    ).train()
     for module in model.modules():
         if hasattr(module, "dropout_prob"):
             module.dropout_prob = 0.0
-    return Training(model, lambda m, b: m(b["x"], timestep=b["at"], class_labels=b["kind"]).sample, squared,
-        noisy("s-dit", kind=10))
+    return Training(
+        model, lambda m, b: m(b["x"], timestep=b["at"], class_labels=b["kind"]).sample, squared, noisy("s-dit", kind=10)
+    )
 
 
 class Condition(nn.Module):
@@ -208,8 +345,11 @@ class DitBlock(nn.Module):
     def __init__(self, size: int):
         super().__init__()
         self.condition, self.adapt = Condition(size), nn.Linear(size, 6 * size)
-        self.qkv, self.out, self.ffn = nn.Linear(size, 3 * size), nn.Linear(size, size), nn.Sequential(
-            nn.Linear(size, 4 * size), nn.GELU("tanh"), nn.Linear(4 * size, size))
+        self.qkv, self.out, self.ffn = (
+            nn.Linear(size, 3 * size),
+            nn.Linear(size, size),
+            nn.Sequential(nn.Linear(size, 4 * size), nn.GELU("tanh"), nn.Linear(4 * size, size)),
+        )
         self.eps = 1e-5
 
     def parts(self, at, kind):
@@ -244,54 +384,129 @@ class OwnDit(nn.Module):
 
 
 B = "transformer_blocks.#."
-DIT_PAIRS = (("condition.l1", "norm1.emb.timestep_embedder.linear_1"),
+DIT_PAIRS = (
+    ("condition.l1", "norm1.emb.timestep_embedder.linear_1"),
     ("condition.l2", "norm1.emb.timestep_embedder.linear_2"),
-             ("adapt", "norm1.linear"), ("out", "attn1.to_out.0"), ("ffn.0", "ff.net.0.proj"), ("ffn.2", "ff.net.2"))
+    ("adapt", "norm1.linear"),
+    ("out", "attn1.to_out.0"),
+    ("ffn.0", "ff.net.0.proj"),
+    ("ffn.2", "ff.net.2"),
+)
 DIT_RULES = {
-    "grid": "pos_embed.pos_embed", "layers.#.condition.kinds": B + "norm1.emb.class_embedder.embedding_table.weight",
-    **{f"{n}.{p}": f"{o}.{p}" for p in ("weight", "bias") for n,
-        o in (("cut", "pos_embed.proj"), ("last", "proj_out_1"), ("pixels", "proj_out_2"))},
+    "grid": "pos_embed.pos_embed",
+    "layers.#.condition.kinds": B + "norm1.emb.class_embedder.embedding_table.weight",
+    **{
+        f"{n}.{p}": f"{o}.{p}"
+        for p in ("weight", "bias")
+        for n, o in (("cut", "pos_embed.proj"), ("last", "proj_out_1"), ("pixels", "proj_out_2"))
+    },
     **{f"layers.#.{n}.{p}": f"{B}{o}.{p}" for p in ("weight", "bias") for n, o in DIT_PAIRS},
     **{f"layers.#.qkv.{p}": [f"{B}attn1.to_{n}.{p}" for n in "qkv"] for p in ("weight", "bias")},
 }
 
 DIT = Model(
-    "s-dit", dit, "DiT of diffusers against a port with packed projections and norms without modules",
+    "s-dit",
+    dit,
+    "DiT of diffusers against a port with packed projections and norms without modules",
     (
-        Fault("scale-shift-order", "wrong code", "forward", "transformer_blocks.1.norm1",
-            P.method("layers.1", "parts", lambda self, at, kind: [
-            DitBlock.parts(self, at, kind)[i] for i in (1, 0, 2, 3, 4, 5)]), "shift and scale are exchanged",
-                also="transformer_blocks.1",
-            planted="layers.1", mapped=True),
-        Fault("no-one", "wrong code", "forward", "transformer_blocks.2",
-            P.method("layers.2", "modulated", lambda self, x, shift, scale, eps: (
-            norm(x, None, None, eps) * (1 + scale if eps == 1e-6 else scale) + shift)),
-                "the 1 is missing in the second modulation", planted="layers.2"),
-        Fault("norm-eps", "hard", "forward", "transformer_blocks.1.norm3", P.setting("layers.1", eps=1e-6),
+        Fault(
+            "scale-shift-order",
+            "wrong code",
+            "forward",
+            "transformer_blocks.1.norm1",
+            P.method(
+                "layers.1",
+                "parts",
+                lambda self, at, kind: [DitBlock.parts(self, at, kind)[i] for i in (1, 0, 2, 3, 4, 5)],
+            ),
+            "shift and scale are exchanged",
+            also="transformer_blocks.1",
+            planted="layers.1",
+            mapped=True,
+        ),
+        Fault(
+            "no-one",
+            "wrong code",
+            "forward",
+            "transformer_blocks.2",
+            P.method(
+                "layers.2",
+                "modulated",
+                lambda self, x, shift, scale, eps: (
+                    norm(x, None, None, eps) * (1 + scale if eps == 1e-6 else scale) + shift
+                ),
+            ),
+            "the 1 is missing in the second modulation",
+            planted="layers.2",
+        ),
+        Fault(
+            "norm-eps",
+            "hard",
+            "forward",
+            "transformer_blocks.1.norm3",
+            P.setting("layers.1", eps=1e-6),
             "eps 1e-6 for 1e-5",
-              also="transformer_blocks.1", planted="layers.1", mapped=True),
-        Fault("pixels-transposed", "wrong code", "forward", "",
+            also="transformer_blocks.1",
+            planted="layers.1",
+            mapped=True,
+        ),
+        Fault(
+            "pixels-transposed",
+            "wrong code",
+            "forward",
+            "",
             P.method("", "together", lambda self, x: OwnDit.together(self, x).mT),
-              "patches are put together with rows and columns exchanged", planted=""),
-        Fault("grid-transposed", "buffer", "init", "pos_embed",
+            "patches are put together with rows and columns exchanged",
+            planted="",
+        ),
+        Fault(
+            "grid-transposed",
+            "buffer",
+            "init",
+            "pos_embed",
             P.values("", "grid", lambda w: w.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)),
-              "positions are those of the transposed grid", also="ROOT", planted=""),
-        Fault("condition-detached", "backward", "backward gradient", "transformer_blocks.1.norm1.emb",
-            P.around("layers.1.condition", lambda forward, at, kind: (
-            forward(at, kind).detach())), "a condition is detached",
-                also="transformer_blocks.1.norm1 transformer_blocks.1.norm1.emb.*"
-            " transformer_blocks.1.norm1.linear", planted="layers.1.adapt", mapped=True),
-        Fault("kinds-wrong", "data", "inputs", "", P.each_batch(lambda b: b | {"kind": (b["kind"] + 1) % 10}),
-            "classes count from 1", planted=""),
+            "positions are those of the transposed grid",
+            also="ROOT",
+            planted="",
+        ),
+        Fault(
+            "condition-detached",
+            "backward",
+            "backward gradient",
+            "transformer_blocks.1.norm1.emb",
+            P.around("layers.1.condition", lambda forward, at, kind: forward(at, kind).detach()),
+            "a condition is detached",
+            also="transformer_blocks.1.norm1 transformer_blocks.1.norm1.emb.* transformer_blocks.1.norm1.linear",
+            planted="layers.1.adapt",
+            mapped=True,
+        ),
+        Fault(
+            "kinds-wrong",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: b | {"kind": (b["kind"] + 1) % 10}),
+            "classes count from 1",
+            planted="",
+        ),
         *common.faults("decay skipped no-clip", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("bf16 fp32-autocast+ three-steps in-two+ rmsprop groups+")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("bf16 fp32-autocast+ three-steps in-two+ rmsprop groups+"),
+    ),
     port=ported(dit, OwnDit, DIT_RULES, 3, give("x", "at", "kind")),
-    mapping={"TopLayer": {"pos_embed.proj": "cut", "transformer_blocks": "layers", "proj_out_1": "last",
-        "proj_out_2": "pixels"},
-             "BasicTransformerBlock": {o: n for n, o in DIT_PAIRS if n != "out"} | {
-                 "attn1.to_out.0": "out", "qkv": {"from": ["attn1.to_q", "attn1.to_k", "attn1.to_v"]}}},
+    mapping={
+        "TopLayer": {
+            "pos_embed.proj": "cut",
+            "transformer_blocks": "layers",
+            "proj_out_1": "last",
+            "proj_out_2": "pixels",
+        },
+        "BasicTransformerBlock": {o: n for n, o in DIT_PAIRS if n != "out"}
+        | {"attn1.to_out.0": "out", "qkv": {"from": ["attn1.to_q", "attn1.to_k", "attn1.to_v"]}},
+    },
 )
 
 
@@ -319,13 +534,21 @@ def likeness(weight):
 def vae():
     from diffusers import AutoencoderKL
 
-    model = Averaged(lambda: AutoencoderKL(block_out_channels=(8, 16), down_block_types=("DownEncoderBlock2D",) * 2,
-                                           up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=4,
-                                               norm_num_groups=4, sample_size=16))
+    model = Averaged(
+        lambda: AutoencoderKL(
+            block_out_channels=(8, 16),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=4,
+            norm_num_groups=4,
+            sample_size=16,
+        )
+    )
     lively(model.net)
     model.mean.load_state_dict(model.net.state_dict())
-    training = Training(model.train(), give("x"), likeness(0.05),
-        batches(lambda g: {"x": normal(g, 4, 3, 16, 16)}, "s-vae"))
+    training = Training(
+        model.train(), give("x"), likeness(0.05), batches(lambda g: {"x": normal(g, 4, 3, 16, 16)}, "s-vae")
+    )
     training.after_step.append(lambda number: Ema("net", "mean", 0.9)(training, number))
     return training
 
@@ -344,36 +567,92 @@ def _mean_first(training):
 
 N = "net.encoder."
 VAE = Model(
-    "s-vae", vae, "the autoencoder of diffusers with a moving average of its weights, the same code on both sides",
+    "s-vae",
+    vae,
+    "the autoencoder of diffusers with a moving average of its weights, the same code on both sides",
     (
-        Fault("mean-decay", "moving average", "update", "mean", _mean_otherwise(0.99),
-            "the average decays by 0.99, not 0.9", also="mean.* ROOT"),
-        Fault("mean-before-step", "moving average", "update", "mean", _mean_first,
-            "the average is taken before the step", also="mean.* ROOT"),
-        Fault("prior-weight", "loss", "loss", "", lambda t: setattr(t, "criterion", likeness(0.005)),
-            "the prior counts a tenth"),
-        Fault("mid-eps", "setting", "forward", N + "mid_block.attentions.0.group_norm",
+        Fault(
+            "mean-decay",
+            "moving average",
+            "update",
+            "mean",
+            _mean_otherwise(0.99),
+            "the average decays by 0.99, not 0.9",
+            also="mean.* ROOT",
+        ),
+        Fault(
+            "mean-before-step",
+            "moving average",
+            "update",
+            "mean",
+            _mean_first,
+            "the average is taken before the step",
+            also="mean.* ROOT",
+        ),
+        Fault(
+            "prior-weight",
+            "loss",
+            "loss",
+            "",
+            lambda t: setattr(t, "criterion", likeness(0.005)),
+            "the prior counts a tenth",
+        ),
+        Fault(
+            "mid-eps",
+            "setting",
+            "forward",
+            N + "mid_block.attentions.0.group_norm",
             P.setting(N + "mid_block.attentions.0.group_norm", eps=1e-2),
-              "eps 1e-2 in one group norm"),
-        Fault("shrink-padding", "wrong code", "forward", N + "down_blocks.0.downsamplers.0.conv", before(
-            N + "down_blocks.0.downsamplers.0.conv", lambda x: x.roll((1, 1), (2, 3))), "padding on the other corner",
-            also=N + "down_blocks.0.downsamplers.0"),
-        Fault("decoder-layer-off", "wrong code", "forward", "net.decoder.up_blocks.1.resnets.1", after(
-            "net.decoder.up_blocks.1.resnets.1.conv2", times(0.0)), "a residual branch is left out",
-            also="net.decoder.up_blocks.1.resnets.1.conv2"),
-        Fault("conv-backward", "backward", "backward gradient", "net.decoder.conv_in",
+            "eps 1e-2 in one group norm",
+        ),
+        Fault(
+            "shrink-padding",
+            "wrong code",
+            "forward",
+            N + "down_blocks.0.downsamplers.0.conv",
+            before(N + "down_blocks.0.downsamplers.0.conv", lambda x: x.roll((1, 1), (2, 3))),
+            "padding on the other corner",
+            also=N + "down_blocks.0.downsamplers.0",
+        ),
+        Fault(
+            "decoder-layer-off",
+            "wrong code",
+            "forward",
+            "net.decoder.up_blocks.1.resnets.1",
+            after("net.decoder.up_blocks.1.resnets.1.conv2", times(0.0)),
+            "a residual branch is left out",
+            also="net.decoder.up_blocks.1.resnets.1.conv2",
+        ),
+        Fault(
+            "conv-backward",
+            "backward",
+            "backward gradient",
+            "net.decoder.conv_in",
             bad_backward("net.decoder.conv_in", lambda g: g.flip(-1)),
-              "a convolution's backward is mirrored"),
-        Fault("quant-detached", "backward", "backward gradient", "net.quant_conv", detached("net.quant_conv"),
+            "a convolution's backward is mirrored",
+        ),
+        Fault(
+            "quant-detached",
+            "backward",
+            "backward gradient",
+            "net.quant_conv",
+            detached("net.quant_conv"),
             "the encoder gets no gradient",
-              also="net.encoder net.encoder.conv_out"),
+            also="net.encoder net.encoder.conv_out",
+        ),
         *common.faults("state-lost clip lr"),
     ),
-    (*common.cleans("fp32-bf16 fp32-autocast fp32-fp64 channels-last threads one-two"),
-     *common.cleans("bf16 autocast three-steps adafactor", change=channels_last),
-     C("sgd-foreach", "SGD parameter by parameter against all at once", P.optimizer(lambda m: torch.optim.SGD(
-         m.net.parameters(), lr=0.1, momentum=0.9, foreach=True)), base=P.optimizer(lambda m: torch.optim.SGD(
-             m.net.parameters(), lr=0.1, momentum=0.9, foreach=False)), steps=2)),
+    (
+        *common.cleans("fp32-bf16 fp32-autocast fp32-fp64 channels-last threads one-two"),
+        *common.cleans("bf16 autocast three-steps adafactor", change=channels_last),
+        C(
+            "sgd-foreach",
+            "SGD parameter by parameter against all at once",
+            P.optimizer(lambda m: torch.optim.SGD(m.net.parameters(), lr=0.1, momentum=0.9, foreach=True)),
+            base=P.optimizer(lambda m: torch.optim.SGD(m.net.parameters(), lr=0.1, momentum=0.9, foreach=False)),
+            steps=2,
+        ),
+    ),
 )
 
 MODELS = (UNET, DIT, VAE)

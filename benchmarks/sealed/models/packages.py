@@ -18,12 +18,26 @@ from ..parts import Rms, attend, heads, rms, rotated, weights
 
 def x_transformer():
     from loguru import logger
+
     logger.disable("x_transformers")
     from x_transformers import Decoder, TransformerWrapper
 
-    model = TransformerWrapper(num_tokens=60, max_seq_len=32, use_abs_pos_emb=False, attn_layers=Decoder(
-        dim=32, depth=3, heads=4, attn_dim_head=8, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True,
-            ff_mult=2))
+    model = TransformerWrapper(
+        num_tokens=60,
+        max_seq_len=32,
+        use_abs_pos_emb=False,
+        attn_layers=Decoder(
+            dim=32,
+            depth=3,
+            heads=4,
+            attn_dim_head=8,
+            rotary_pos_emb=True,
+            use_rmsnorm=True,
+            ff_glu=True,
+            ff_swish=True,
+            ff_mult=2,
+        ),
+    )
 
     for module in model.modules():
         if getattr(module, "unit_offset", False):
@@ -34,8 +48,9 @@ def x_transformer():
         seen = ids(g, 4, 12, below=60)
         return {"tokens": seen, "labels": seen}
 
-    return Training(lively(model).train(), lambda m, b: m(b["tokens"]), next_token_loss,
-        batches(data, "s-x-transformer"))
+    return Training(
+        lively(model).train(), lambda m, b: m(b["tokens"]), next_token_loss, batches(data, "s-x-transformer")
+    )
 
 
 def pairs_turned(x, size):
@@ -68,8 +83,11 @@ class PlainBlock(nn.Module):
 class PlainLm(nn.Module):
     def __init__(self, words: int, size: int, wide: int, layers: int):
         super().__init__()
-        self.tok_embeddings, self.norm, self.output = nn.Embedding(words, size), Rms(size, 0.0), nn.Linear(size, words,
-            bias=False)
+        self.tok_embeddings, self.norm, self.output = (
+            nn.Embedding(words, size),
+            Rms(size, 0.0),
+            nn.Linear(size, words, bias=False),
+        )
         self.layers = nn.ModuleList([PlainBlock(size, wide) for _ in range(layers)])
 
     def forward(self, tokens):
@@ -80,57 +98,126 @@ class PlainLm(nn.Module):
 
 
 def _x_rules():
-    rules = {"tok_embeddings.weight": "token_emb.emb.weight", "norm.gain": "attn_layers.final_norm.g",
-        "output.weight": "to_logits.weight"}
+    rules = {
+        "tok_embeddings.weight": "token_emb.emb.weight",
+        "norm.gain": "attn_layers.final_norm.g",
+        "output.weight": "to_logits.weight",
+    }
     for i in range(3):
         a, f, to = f"attn_layers.layers.{2 * i}.", f"attn_layers.layers.{2 * i + 1}.", f"layers.{i}."
-        rules |= {to + "attention_norm.gain": a + "0.0.g", to + "ffn_norm.gain": f + "0.0.g",
+        rules |= {
+            to + "attention_norm.gain": a + "0.0.g",
+            to + "ffn_norm.gain": f + "0.0.g",
             to + "wo.weight": a + "1.to_out.weight",
-                  to + "wqkv.weight": [f"{a}1.to_{n}.weight" for n in "qkv"]}
+            to + "wqkv.weight": [f"{a}1.to_{n}.weight" for n in "qkv"],
+        }
         for p in ("weight", "bias"):
-            rules |= {f"{to}w3.{p}": lambda h, f=f, p=p: h(f"{f}1.ff.0.proj.{p}")[:64],
-                      f"{to}w1.{p}": lambda h, f=f, p=p: h(f"{f}1.ff.0.proj.{p}")[64:], f"{to}w2.{p}": f"{f}1.ff.2.{p}"}
+            rules |= {
+                f"{to}w3.{p}": lambda h, f=f, p=p: h(f"{f}1.ff.0.proj.{p}")[:64],
+                f"{to}w1.{p}": lambda h, f=f, p=p: h(f"{f}1.ff.0.proj.{p}")[64:],
+                f"{to}w2.{p}": f"{f}1.ff.2.{p}",
+            }
     return rules
 
 
 XL = "attn_layers.layers."
 X = Model(
-    "s-x-transformer", x_transformer,
+    "s-x-transformer",
+    x_transformer,
     "x-transformers (rotary on half a head, gated feed-forward) against a port with Llama's names",
     (
-        Fault("whole-head-turned", "setting", "forward", XL + "2.1", P.setting("layers.1", turned=8),
+        Fault(
+            "whole-head-turned",
+            "setting",
+            "forward",
+            XL + "2.1",
+            P.setting("layers.1", turned=8),
             "rotary positions on the whole head",
-              also=XL + "2.1.attend", planted="layers.1"),
-        Fault("gate-and-up", "initial weights", "init", XL + "3.1.ff.0.proj",
+            also=XL + "2.1.attend",
+            planted="layers.1",
+        ),
+        Fault(
+            "gate-and-up",
+            "initial weights",
+            "init",
+            XL + "3.1.ff.0.proj",
             lambda t: _swapped(t, "layers.1.w1", "layers.1.w3"),
-              "gate and up are exchanged", also=f"{XL}3.1 {XL}3.1.ff.0", planted="layers.1", mapped=True),
-        Fault("last-norm-mean", "wrong code", "forward", "attn_layers.final_norm",
-            P.rewritten("norm", lambda self, x: F.layer_norm(
-            x, x.shape[-1:], self.gain)), "a layer norm for the RMS norm", planted="norm", mapped=True),
-        Fault("future-seen", "wrong mask", "forward", XL + "4.1",
-            P.method("layers.2", "attended", lambda self, q, k, v: attend(
-            pairs_turned(q, 4), pairs_turned(k, 4), v)), "no causal mask in layer 2", also=XL + "4.1.attend",
-                planted="layers.2"),
-        Fault("gate-backward", "backward", "backward gradient", XL + "1.1.ff.0",
-            P.method("layers.0", "inner", lambda self, x: F.silu(
-            P.wrong_gradient(self.w1(x), lambda g: g.clamp(-1e-4, 1e-4))) * self.w3(x)),
-                "the gate's gradient is clamped",
-            also=f"{XL}1.1 {XL}1.1.ff.0.proj {XL}1.1.ff.0.act", planted="layers.0"),
-        Fault("output-shared", "wrong code", "forward", "to_logits", before("output", times(1.001)),
+            "gate and up are exchanged",
+            also=f"{XL}3.1 {XL}3.1.ff.0",
+            planted="layers.1",
+            mapped=True,
+        ),
+        Fault(
+            "last-norm-mean",
+            "wrong code",
+            "forward",
+            "attn_layers.final_norm",
+            P.rewritten("norm", lambda self, x: F.layer_norm(x, x.shape[-1:], self.gain)),
+            "a layer norm for the RMS norm",
+            planted="norm",
+            mapped=True,
+        ),
+        Fault(
+            "future-seen",
+            "wrong mask",
+            "forward",
+            XL + "4.1",
+            P.method("layers.2", "attended", lambda self, q, k, v: attend(pairs_turned(q, 4), pairs_turned(k, 4), v)),
+            "no causal mask in layer 2",
+            also=XL + "4.1.attend",
+            planted="layers.2",
+        ),
+        Fault(
+            "gate-backward",
+            "backward",
+            "backward gradient",
+            XL + "1.1.ff.0",
+            P.method(
+                "layers.0",
+                "inner",
+                lambda self, x: F.silu(P.wrong_gradient(self.w1(x), lambda g: g.clamp(-1e-4, 1e-4))) * self.w3(x),
+            ),
+            "the gate's gradient is clamped",
+            also=f"{XL}1.1 {XL}1.1.ff.0.proj {XL}1.1.ff.0.act",
+            planted="layers.0",
+        ),
+        Fault(
+            "output-shared",
+            "wrong code",
+            "forward",
+            "to_logits",
+            before("output", times(1.001)),
             "the last hidden states are scaled by 1.001",
-              also="attn_layers.final_norm", planted="output", mapped=True),
-        *common.faults("bf16-weights clip", planted=""), *common.faults("betas", planted="", mapped=True),
+            also="attn_layers.final_norm",
+            planted="output",
+            mapped=True,
+        ),
+        *common.faults("bf16-weights clip", planted=""),
+        *common.faults("betas", planted="", mapped=True),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("bf16 autocast+ fp32-fp64 three-steps+ one-two+ nadam")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("bf16 autocast+ fp32-fp64 three-steps+ one-two+ nadam"),
+    ),
     port=ported(x_transformer, lambda: PlainLm(60, 32, 64, 3), _x_rules(), 1, call(tokens="tokens")),
-    mapping={"TopLayer": {"token_emb.emb": "tok_embeddings", "attn_layers.final_norm": "norm", "to_logits": "output",
-                          **{f"attn_layers.layers.{{2*i}}.{a}": f"layers.{{i}}.{b}" for a,
-                              b in (("0.0", "attention_norm"), ("1.to_out", "wo"))},
-                          **{f"attn_layers.layers.{{2*i+1}}.{a}": f"layers.{{i}}.{b}" for a,
-                              b in (("0.0", "ffn_norm"), ("1.ff.2", "w2"))},
-                          "attn_layers.layers.{2*i+1}.1.ff.0.proj": ["layers.{i}.w3", "layers.{i}.w1"]},
-             "RMSNorm": {"params": {"g": "gain"}}},
+    mapping={
+        "TopLayer": {
+            "token_emb.emb": "tok_embeddings",
+            "attn_layers.final_norm": "norm",
+            "to_logits": "output",
+            **{
+                f"attn_layers.layers.{{2*i}}.{a}": f"layers.{{i}}.{b}"
+                for a, b in (("0.0", "attention_norm"), ("1.to_out", "wo"))
+            },
+            **{
+                f"attn_layers.layers.{{2*i+1}}.{a}": f"layers.{{i}}.{b}"
+                for a, b in (("0.0", "ffn_norm"), ("1.ff.2", "w2"))
+            },
+            "attn_layers.layers.{2*i+1}.1.ff.0.proj": ["layers.{i}.w3", "layers.{i}.w1"],
+        },
+        "RMSNorm": {"params": {"g": "gain"}},
+    },
 )
 
 
@@ -145,12 +232,21 @@ def lora():
     import peft
 
     def make(T):
-        base = T.LlamaForCausalLM(T.LlamaConfig(**hub.SMALL | {"vocab_size": 60, "num_hidden_layers": 3,
-            "rms_norm_eps": 1e-6,
-                                  "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-                                  "attn_implementation": "eager"}))
-        return peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"],
-            lora_dropout=0.0))
+        base = T.LlamaForCausalLM(
+            T.LlamaConfig(
+                **hub.SMALL
+                | {
+                    "vocab_size": 60,
+                    "num_hidden_layers": 3,
+                    "rms_norm_eps": 1e-6,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+                    "attn_implementation": "eager",
+                }
+            )
+        )
+        return peft.get_peft_model(
+            base, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+        )
 
     return hub.causal("s-lora", make, words=60, shape=(4, 12))
 
@@ -170,10 +266,17 @@ class Adapted(nn.Module):
 class AdaptedBlock(nn.Module):
     def __init__(self):
         super().__init__()
-        self.q, self.v, self.k, self.o = Adapted(32, 32), Adapted(32, 16), nn.Linear(32, 16, bias=False), nn.Linear(32,
-            32, bias=False)
-        self.gate_up, self.down, self.p = nn.Linear(32, 96, bias=False), nn.Linear(48, 32, bias=False), weights(
-            n1=(32,), n2=(32,))
+        self.q, self.v, self.k, self.o = (
+            Adapted(32, 32),
+            Adapted(32, 16),
+            nn.Linear(32, 16, bias=False),
+            nn.Linear(32, 32, bias=False),
+        )
+        self.gate_up, self.down, self.p = (
+            nn.Linear(32, 96, bias=False),
+            nn.Linear(48, 32, bias=False),
+            weights(n1=(32,), n2=(32,)),
+        )
 
     def mixed(self, q, k, v):
         k, v = (t.repeat_interleave(2, 1) for t in (rotated(k), v))
@@ -204,57 +307,129 @@ class AdaptedLm(nn.Module):
 PM = "base_model.model.model."
 PL = PM + "layers.#."
 LORA_RULES = {
-    "emb.weight": PM + "embed_tokens.weight", "norm.gain": PM + "norm.weight",
+    "emb.weight": PM + "embed_tokens.weight",
+    "norm.gain": PM + "norm.weight",
     "lm.weight": "base_model.model.lm_head.weight",
-    "blocks.#.k.weight": PL + "self_attn.k_proj.weight", "blocks.#.o.weight": PL + "self_attn.o_proj.weight",
+    "blocks.#.k.weight": PL + "self_attn.k_proj.weight",
+    "blocks.#.o.weight": PL + "self_attn.o_proj.weight",
     "blocks.#.gate_up.weight": [PL + "mlp.gate_proj.weight", PL + "mlp.up_proj.weight"],
     "blocks.#.down.weight": PL + "mlp.down_proj.weight",
-    "blocks.#.p.n1": PL + "input_layernorm.weight", "blocks.#.p.n2": PL + "post_attention_layernorm.weight",
-    **{f"blocks.#.{n}.{new}": f"{PL}self_attn.{n}_proj.{old}.weight" for n in "qv" for new, old in (
-        ("frozen", "base_layer"), ("a", "lora_A.default"), ("b", "lora_B.default"))},
+    "blocks.#.p.n1": PL + "input_layernorm.weight",
+    "blocks.#.p.n2": PL + "post_attention_layernorm.weight",
+    **{
+        f"blocks.#.{n}.{new}": f"{PL}self_attn.{n}_proj.{old}.weight"
+        for n in "qv"
+        for new, old in (("frozen", "base_layer"), ("a", "lora_A.default"), ("b", "lora_B.default"))
+    },
 }
 PA = PM + "layers.1.self_attn."
 
 LORA = Model(
-    "s-lora", lora, "a Llama with PEFT's LoRA and a frozen base against a port with adapters in one module",
+    "s-lora",
+    lora,
+    "a Llama with PEFT's LoRA and a frozen base against a port with adapters in one module",
     (
-        Fault("alpha", "setting", "forward", PA + "v_proj", P.setting("blocks.1.v", factor=8.0),
+        Fault(
+            "alpha",
+            "setting",
+            "forward",
+            PA + "v_proj",
+            P.setting("blocks.1.v", factor=8.0),
             "the adapter is scaled by alpha, not alpha / r",
-              planted="blocks.1.v", mapped=True),
-        Fault("a-frozen", "optimizer groups", "update", PA + "q_proj.lora_A.default",
-            lambda t: _left_out(t, "blocks.1.q.a"), "the small matrix A is not trained",
-              also=f"{PA}q_proj {PA}q_proj.lora_A", planted="blocks.1.q"),
-        Fault("base-trained", "frozen parts", "gradient", PM + "layers.2.self_attn.q_proj.base_layer",
+            planted="blocks.1.v",
+            mapped=True,
+        ),
+        Fault(
+            "a-frozen",
+            "optimizer groups",
+            "update",
+            PA + "q_proj.lora_A.default",
+            lambda t: _left_out(t, "blocks.1.q.a"),
+            "the small matrix A is not trained",
+            also=f"{PA}q_proj {PA}q_proj.lora_A",
+            planted="blocks.1.q",
+        ),
+        Fault(
+            "base-trained",
+            "frozen parts",
+            "gradient",
+            PM + "layers.2.self_attn.q_proj.base_layer",
             lambda t: t.at("blocks.2.q").frozen.requires_grad_(True),
-              "one base matrix is trained, too", also=PM + "layers.2.self_attn.q_proj", planted="blocks.2.q",
-              mapped=True),
-        Fault("b-zeroed", "initial weights", "init", PM + "layers.0.self_attn.v_proj.lora_B.default",
+            "one base matrix is trained, too",
+            also=PM + "layers.2.self_attn.q_proj",
+            planted="blocks.2.q",
+            mapped=True,
+        ),
+        Fault(
+            "b-zeroed",
+            "initial weights",
+            "init",
+            PM + "layers.0.self_attn.v_proj.lora_B.default",
             P.values("blocks.0.v", "b", torch.zeros_like),
-              "B is not loaded", also=f"{PM}layers.0.self_attn.v_proj {PM}layers.0.self_attn.v_proj.lora_B",
-              planted="blocks.0.v"),
-        Fault("input-detached", "backward", "backward gradient", PA + "v_proj",
-            P.rewritten("blocks.1.v", lambda self, x: F.linear(x, self.frozen) + (
-            self.factor * F.linear(F.linear(x.detach(), self.a), self.b))), "the adapter's input is cut off",
-                also=PA + "v_proj.lora_A.default",
-            planted="blocks.1.v", mapped=True),
-        Fault("decays", "optimizer groups", "update", "", decayed(0.5), "A and B decay", planted="",
-            changes=decayed(0.0)),
-        Fault("rope-offset", "wrong code", "forward", PM + "layers.2.self_attn",
-            P.method("blocks.2", "mixed", lambda self, q, k, v: attend(
-            rotated(q, offset=1), rotated(k).repeat_interleave(2, 1), v.repeat_interleave(2, 1), causal=True)),
-                "queries are one position ahead",
-            also=PM + "layers.2", planted="blocks.2"),
+            "B is not loaded",
+            also=f"{PM}layers.0.self_attn.v_proj {PM}layers.0.self_attn.v_proj.lora_B",
+            planted="blocks.0.v",
+        ),
+        Fault(
+            "input-detached",
+            "backward",
+            "backward gradient",
+            PA + "v_proj",
+            P.rewritten(
+                "blocks.1.v",
+                lambda self, x: (
+                    F.linear(x, self.frozen) + (self.factor * F.linear(F.linear(x.detach(), self.a), self.b))
+                ),
+            ),
+            "the adapter's input is cut off",
+            also=PA + "v_proj.lora_A.default",
+            planted="blocks.1.v",
+            mapped=True,
+        ),
+        Fault(
+            "decays", "optimizer groups", "update", "", decayed(0.5), "A and B decay", planted="", changes=decayed(0.0)
+        ),
+        Fault(
+            "rope-offset",
+            "wrong code",
+            "forward",
+            PM + "layers.2.self_attn",
+            P.method(
+                "blocks.2",
+                "mixed",
+                lambda self, q, k, v: attend(
+                    rotated(q, offset=1), rotated(k).repeat_interleave(2, 1), v.repeat_interleave(2, 1), causal=True
+                ),
+            ),
+            "queries are one position ahead",
+            also=PM + "layers.2",
+            planted="blocks.2",
+        ),
         *common.faults("warmup not-zeroed", planted="", mapped=True),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("bf16+ autocast three-steps+ one-two sgd+ outliers+ clip-by-hand")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("bf16+ autocast three-steps+ one-two sgd+ outliers+ clip-by-hand"),
+    ),
     port=ported(lora, AdaptedLm, LORA_RULES, 3, call(tokens="tokens")),
-    mapping={"TopLayer": {PM + "embed_tokens": "emb", PM + "layers": "blocks", PM + "norm": "norm",
-        "base_model.model.lm_head": "lm"},
-             "LlamaDecoderLayer": {"self_attn.q_proj": "q", "self_attn.v_proj": "v", "self_attn.k_proj": "k",
-             "self_attn.o_proj": "o",
-                                   "gate_up": {"from": ["mlp.gate_proj", "mlp.up_proj"]}, "mlp.down_proj": "down"},
-             "LlamaRMSNorm": {"params": {"weight": "gain"}}},
+    mapping={
+        "TopLayer": {
+            PM + "embed_tokens": "emb",
+            PM + "layers": "blocks",
+            PM + "norm": "norm",
+            "base_model.model.lm_head": "lm",
+        },
+        "LlamaDecoderLayer": {
+            "self_attn.q_proj": "q",
+            "self_attn.v_proj": "v",
+            "self_attn.k_proj": "k",
+            "self_attn.o_proj": "o",
+            "gate_up": {"from": ["mlp.gate_proj", "mlp.up_proj"]},
+            "mlp.down_proj": "down",
+        },
+        "LlamaRMSNorm": {"params": {"weight": "gain"}},
+    },
 )
 
 
@@ -275,11 +450,17 @@ def deepfm():
     from torchfm.model.dfm import DeepFactorizationMachineModel
 
     def data(g):
-        return {"x": torch.stack([ids(g, 16, below=size) for size in FIELDS], 1),
-            "label": (torch.rand(16, generator=g) < 0.4).float()}
+        return {
+            "x": torch.stack([ids(g, 16, below=size) for size in FIELDS], 1),
+            "label": (torch.rand(16, generator=g) < 0.4).float(),
+        }
 
-    return Training(lively(DeepFactorizationMachineModel(FIELDS, 6, (16, 12), 0.0)).train(), give("x"), clicks,
-        batches(data, "s-deepfm"))
+    return Training(
+        lively(DeepFactorizationMachineModel(FIELDS, 6, (16, 12), 0.0)).train(),
+        give("x"),
+        clicks,
+        batches(data, "s-deepfm"),
+    )
 
 
 def clicks(chance, batch):
@@ -295,8 +476,9 @@ class Wide(nn.Module):
         self.tables = nn.ModuleList([nn.Embedding(size, 6) for size in FIELDS])
         self.ones = nn.ModuleList([nn.Embedding(size, 1) for size in FIELDS])
         self.bias = nn.Parameter(torch.zeros(1))
-        self.deep = nn.ModuleList([nn.Linear(24, 16), nn.BatchNorm1d(16), nn.Linear(16, 12), nn.BatchNorm1d(12),
-            nn.Linear(12, 1)])
+        self.deep = nn.ModuleList(
+            [nn.Linear(24, 16), nn.BatchNorm1d(16), nn.Linear(16, 12), nn.BatchNorm1d(12), nn.Linear(12, 1)]
+        )
 
     def second_order(self, rows):
         return 0.5 * (rows.sum(1).square() - rows.square().sum(1)).sum(1, keepdim=True)
@@ -313,51 +495,133 @@ class Wide(nn.Module):
 
 
 START = [sum(FIELDS[:i]) for i in range(4)]
-FM_RULES = {"bias": "linear.bias"} | {
-    f"{new}.{i}.weight": lambda a, i=i, old=old: a(old)[START[i] : START[i] + FIELDS[i]] for i in range(4) for new,
-        old in (
-        ("tables", "embedding.embedding.weight"), ("ones", "linear.fc.weight"))} | {
-    f"deep.{b}.{p}": f"mlp.mlp.{a}.{p}" for b, a in ((0, 0), (1, 1), (2, 4), (3, 5), (4, 8)) for p in (
-        "weight", "bias", *(("running_mean", "running_var", "num_batches_tracked") if a in (1, 5) else ()))}
+FM_RULES = (
+    {"bias": "linear.bias"}
+    | {
+        f"{new}.{i}.weight": lambda a, i=i, old=old: a(old)[START[i] : START[i] + FIELDS[i]]
+        for i in range(4)
+        for new, old in (("tables", "embedding.embedding.weight"), ("ones", "linear.fc.weight"))
+    }
+    | {
+        f"deep.{b}.{p}": f"mlp.mlp.{a}.{p}"
+        for b, a in ((0, 0), (1, 1), (2, 4), (3, 5), (4, 8))
+        for p in ("weight", "bias", *(("running_mean", "running_var", "num_batches_tracked") if a in (1, 5) else ()))
+    }
+)
 
 DEEPFM = Model(
-    "s-deepfm", deepfm, "torchfm's DeepFM (one table for all fields) against a port with a table for each",
+    "s-deepfm",
+    deepfm,
+    "torchfm's DeepFM (one table for all fields) against a port with a table for each",
     (
-        Fault("no-half", "wrong code", "forward", "fm", P.method("", "second_order", lambda self,
-            r: 2 * Wide.second_order(self, r)),
-              "interactions are not halved", also="ROOT", planted=""),
-        Fault("norm-in-evaluation", "evaluation mode", "forward", "mlp.mlp.5", lambda t: t.at("deep.3").eval(),
+        Fault(
+            "no-half",
+            "wrong code",
+            "forward",
+            "fm",
+            P.method("", "second_order", lambda self, r: 2 * Wide.second_order(self, r)),
+            "interactions are not halved",
+            also="ROOT",
+            planted="",
+        ),
+        Fault(
+            "norm-in-evaluation",
+            "evaluation mode",
+            "forward",
+            "mlp.mlp.5",
+            lambda t: t.at("deep.3").eval(),
             "one batch norm is in evaluation mode",
-              planted="deep.3", mapped=True),
-        Fault("momentum", "buffer", "update forward", "mlp.mlp.1", P.setting("deep.1", momentum=0.01),
+            planted="deep.3",
+            mapped=True,
+        ),
+        Fault(
+            "momentum",
+            "buffer",
+            "update forward",
+            "mlp.mlp.1",
+            P.setting("deep.1", momentum=0.01),
             "batch norm's momentum 0.01 for 0.1",
-              planted="deep.1", mapped=True, steps=2),
-        Fault("field-offset", "wrong code", "forward", "embedding",
-            P.around("tables.2", lambda forward, x: forward((x + 1) % 5)), "field 2 is read a row too late",
-              also="embedding.embedding", planted="tables.2"),
-        Fault("dead-units", "activation", "forward", "mlp.mlp",
-            P.method("", "deeper", lambda self, y: self.deep[4](F.leaky_relu(self.deep[3](
-            self.deep[2](F.relu(self.deep[1](self.deep[0](y)))))))), "leaky ReLU at the end",
-                also="mlp mlp.mlp.6 mlp.mlp.8 ROOT", planted=""),
-        Fault("positives-weighed", "loss", "loss", "", P.criterion(lambda y,
-            b: F.binary_cross_entropy(y, b["label"], 1 + b["label"])),
-              "clicks count twice", planted="", mapped=True),
-        Fault("labels-later", "data", "loss", "", P.each_batch(lambda b: b | {"label": 1 - b["label"]}, step=2),
+            planted="deep.1",
+            mapped=True,
+            steps=2,
+        ),
+        Fault(
+            "field-offset",
+            "wrong code",
+            "forward",
+            "embedding",
+            P.around("tables.2", lambda forward, x: forward((x + 1) % 5)),
+            "field 2 is read a row too late",
+            also="embedding.embedding",
+            planted="tables.2",
+        ),
+        Fault(
+            "dead-units",
+            "activation",
+            "forward",
+            "mlp.mlp",
+            P.method(
+                "",
+                "deeper",
+                lambda self, y: self.deep[4](
+                    F.leaky_relu(self.deep[3](self.deep[2](F.relu(self.deep[1](self.deep[0](y))))))
+                ),
+            ),
+            "leaky ReLU at the end",
+            also="mlp mlp.mlp.6 mlp.mlp.8 ROOT",
+            planted="",
+        ),
+        Fault(
+            "positives-weighed",
+            "loss",
+            "loss",
+            "",
+            P.criterion(lambda y, b: F.binary_cross_entropy(y, b["label"], 1 + b["label"])),
+            "clicks count twice",
+            planted="",
+            mapped=True,
+        ),
+        Fault(
+            "labels-later",
+            "data",
+            "loss",
+            "",
+            P.each_batch(lambda b: b | {"label": 1 - b["label"]}, step=2),
             "labels of step 2 are inverted",
-              planted="", steps=3, step=2),
-        Fault("tables-decay", "optimizer groups", "update", "embedding.embedding", decayed(0.5), "tables decay",
+            planted="",
+            steps=3,
+            step=2,
+        ),
+        Fault(
+            "tables-decay",
+            "optimizer groups",
+            "update",
+            "embedding.embedding",
+            decayed(0.5),
+            "tables decay",
             also="embedding linear linear.fc ROOT",
-              planted="", changes=decayed(0.5, lambda n, p: not n.startswith(
-              ("tables", "ones", "embedding", "linear")))),
+            planted="",
+            changes=decayed(0.5, lambda n, p: not n.startswith(("tables", "ones", "embedding", "linear"))),
+        ),
         *common.faults("adagrad", planted="", mapped=True),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("three-steps+ in-two fp32-fp64 adagrad+ sgd")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("three-steps+ in-two fp32-fp64 adagrad+ sgd"),
+    ),
     port=ported(deepfm, Wide, FM_RULES, 1, give("x")),
-    mapping={"TopLayer": {"mlp.mlp.0": "deep.0", "mlp.mlp.1": "deep.1", "mlp.mlp.4": "deep.2", "mlp.mlp.5": "deep.3",
-        "mlp.mlp.8": "deep.4",
-                          "embedding.embedding": [f"tables.{i}" for i in range(4)],
-                          "linear.fc": [f"ones.{i}" for i in range(4)]}},
+    mapping={
+        "TopLayer": {
+            "mlp.mlp.0": "deep.0",
+            "mlp.mlp.1": "deep.1",
+            "mlp.mlp.4": "deep.2",
+            "mlp.mlp.5": "deep.3",
+            "mlp.mlp.8": "deep.4",
+            "embedding.embedding": [f"tables.{i}" for i in range(4)],
+            "linear.fc": [f"ones.{i}" for i in range(4)],
+        }
+    },
 )
 
 MODELS = (X, LORA, DEEPFM)

@@ -41,8 +41,10 @@ class Residual(nn.Module):
         super().__init__()
         self.attn, self.attn_ln = Cross(size, 4), nn.LayerNorm(size)
         self.cross_attn, self.cross_attn_ln = (Cross(size, 4), nn.LayerNorm(size)) if crossed else (None, None)
-        self.mlp, self.mlp_ln = nn.Sequential(nn.Linear(size, wide), nn.GELU(), nn.Linear(wide, size)), nn.LayerNorm(
-            size)
+        self.mlp, self.mlp_ln = (
+            nn.Sequential(nn.Linear(size, wide), nn.GELU(), nn.Linear(wide, size)),
+            nn.LayerNorm(size),
+        )
 
     def forward(self, x, memory=None):
         x = x + self.attn(self.attn_ln(x), causal=memory is not None)
@@ -59,8 +61,11 @@ class OwnWhisper(nn.Module):
         self.conv1, self.conv2 = nn.Conv1d(8, 32, 3, padding=1), nn.Conv1d(32, 32, 3, stride=2, padding=1)
         self.register_buffer("sinusoids", torch.zeros(12, 32))
         self.hear = nn.ModuleList([Residual(32, 48, False) for _ in range(2)])
-        self.hear_ln, self.token, self.position = nn.LayerNorm(32), nn.Embedding(60, 32), nn.Parameter(
-            torch.zeros(16, 32))
+        self.hear_ln, self.token, self.position = (
+            nn.LayerNorm(32),
+            nn.Embedding(60, 32),
+            nn.Parameter(torch.zeros(16, 32)),
+        )
         self.say, self.say_ln = nn.ModuleList([Residual(32, 48, True) for _ in range(2)]), nn.LayerNorm(32)
 
     def activated(self, x):
@@ -81,83 +86,207 @@ class OwnWhisper(nn.Module):
 
 
 def whisper():
-    model = hub.made(lambda T: T.WhisperForConditionalGeneration(T.WhisperConfig(
-        vocab_size=60, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-            decoder_attention_heads=4,
-        encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8, max_source_positions=12, max_target_positions=16,
-            **SPECIAL)))
-    return Training(model, lambda m, b: m(input_features=b["mel"], decoder_input_ids=b["tokens"],
-        use_cache=False).logits,
-                    token_loss, batches(lambda g: {"mel": normal(g, 4, 8, 24), "tokens": ids(g, 4, 10, below=57) + 3,
-                                                   "labels": ids(g, 4, 10, below=57) + 3}, "s-whisper"))
+    model = hub.made(
+        lambda T: T.WhisperForConditionalGeneration(
+            T.WhisperConfig(
+                vocab_size=60,
+                d_model=32,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=48,
+                decoder_ffn_dim=48,
+                num_mel_bins=8,
+                max_source_positions=12,
+                max_target_positions=16,
+                **SPECIAL,
+            )
+        )
+    )
+    return Training(
+        model,
+        lambda m, b: m(input_features=b["mel"], decoder_input_ids=b["tokens"], use_cache=False).logits,
+        token_loss,
+        batches(
+            lambda g: {
+                "mel": normal(g, 4, 8, 24),
+                "tokens": ids(g, 4, 10, below=57) + 3,
+                "labels": ids(g, 4, 10, below=57) + 3,
+            },
+            "s-whisper",
+        ),
+    )
 
 
 def _blocks(new, old, crossed):
     pairs = [("attn", "self_attn")] + ([("cross_attn", "encoder_attn")] if crossed else [])
-    rules = {f"{new}.#.mlp{n}.{p}": f"{old}.layers.#.{o}.{p}" for p in ("weight", "bias") for n, o in (
-        (".0", "fc1"), (".2", "fc2"), ("_ln", "final_layer_norm"))}
+    rules = {
+        f"{new}.#.mlp{n}.{p}": f"{old}.layers.#.{o}.{p}"
+        for p in ("weight", "bias")
+        for n, o in ((".0", "fc1"), (".2", "fc2"), ("_ln", "final_layer_norm"))
+    }
     for b, a in pairs:
         rules |= {f"{new}.#.{b}_ln.{p}": f"{old}.layers.#.{a}_layer_norm.{p}" for p in ("weight", "bias")}
-        rules |= {f"{new}.#.{b}.{n}.{p}": f"{old}.layers.#.{a}.{o}.{p}" for p in ("weight", "bias") for n, o in (
-            ("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("out", "out_proj"))
-                if (n, p) != ("key", "bias")}
+        rules |= {
+            f"{new}.#.{b}.{n}.{p}": f"{old}.layers.#.{a}.{o}.{p}"
+            for p in ("weight", "bias")
+            for n, o in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("out", "out_proj"))
+            if (n, p) != ("key", "bias")
+        }
     return rules
 
 
 WE, WD = "model.encoder.", "model.decoder."
-WHISPER_RULES = _blocks("hear", "model.encoder", False) | _blocks("say", "model.decoder", True) | {
-    "sinusoids": WE + "embed_positions.weight", "token.weight": WD + "embed_tokens.weight",
-    "position": WD + "embed_positions.weight",
-    **{f"{n}.{p}": f"{o}.{p}" for p in ("weight", "bias") for n, o in (
-        ("conv1", WE + "conv1"), ("conv2", WE + "conv2"), ("hear_ln", WE + "layer_norm"),
-            ("say_ln", WD + "layer_norm"))},
-}
+WHISPER_RULES = (
+    _blocks("hear", "model.encoder", False)
+    | _blocks("say", "model.decoder", True)
+    | {
+        "sinusoids": WE + "embed_positions.weight",
+        "token.weight": WD + "embed_tokens.weight",
+        "position": WD + "embed_positions.weight",
+        **{
+            f"{n}.{p}": f"{o}.{p}"
+            for p in ("weight", "bias")
+            for n, o in (
+                ("conv1", WE + "conv1"),
+                ("conv2", WE + "conv2"),
+                ("hear_ln", WE + "layer_norm"),
+                ("say_ln", WD + "layer_norm"),
+            )
+        },
+    }
+)
 
 WHISPER = Model(
-    "s-whisper", whisper, "Whisper against a port with the names of OpenAI's code, a tied table and fused attention",
+    "s-whisper",
+    whisper,
+    "Whisper against a port with the names of OpenAI's code, a tied table and fused attention",
     (
-        Fault("memory-is-itself", "wrong code", "forward", WD + "layers.1.encoder_attn", P.around(
-            "say.1.cross_attn", lambda forward, x, memory: forward(x)), "cross attention looks at the text itself",
-            planted="say.1.cross_attn", mapped=True, also=WD + "layers.1"),
-        Fault("encoder-causal", "wrong mask", "forward", WE + "layers.0.self_attn", P.around(
-            "hear.0.attn", lambda forward, x, causal: forward(x, causal=True)), "the encoder attends causally",
-            planted="hear.0.attn"),
-        Fault("relu-after-conv", "activation", "forward", "model.encoder",
+        Fault(
+            "memory-is-itself",
+            "wrong code",
+            "forward",
+            WD + "layers.1.encoder_attn",
+            P.around("say.1.cross_attn", lambda forward, x, memory: forward(x)),
+            "cross attention looks at the text itself",
+            planted="say.1.cross_attn",
+            mapped=True,
+            also=WD + "layers.1",
+        ),
+        Fault(
+            "encoder-causal",
+            "wrong mask",
+            "forward",
+            WE + "layers.0.self_attn",
+            P.around("hear.0.attn", lambda forward, x, causal: forward(x, causal=True)),
+            "the encoder attends causally",
+            planted="hear.0.attn",
+        ),
+        Fault(
+            "relu-after-conv",
+            "activation",
+            "forward",
+            "model.encoder",
             P.method("", "activated", lambda self, x: F.relu(x)),
-              "ReLU after the second convolution", also="ROOT model model.encoder.layers.0", planted=""),
-        Fault("sinusoids", "buffer", "init", WE + "embed_positions", P.values("", "sinusoids", lambda w: torch.cat(
-            [w[:, 16:], w[:, :16]], 1)), "sines and cosines are exchanged", also="model.encoder ROOT", planted=""),
-        Fault("positions-shifted", "wrong code", "forward", WD + "embed_positions",
+            "ReLU after the second convolution",
+            also="ROOT model model.encoder.layers.0",
+            planted="",
+        ),
+        Fault(
+            "sinusoids",
+            "buffer",
+            "init",
+            WE + "embed_positions",
+            P.values("", "sinusoids", lambda w: torch.cat([w[:, 16:], w[:, :16]], 1)),
+            "sines and cosines are exchanged",
+            also="model.encoder ROOT",
+            planted="",
+        ),
+        Fault(
+            "positions-shifted",
+            "wrong code",
+            "forward",
+            WD + "embed_positions",
             P.method("", "start", lambda self: 1),
-              "positions begin at 1", also="model.decoder ROOT model", planted=""),
-        Fault("key-gradient", "backward", "backward gradient", WD + "layers.0.self_attn.k_proj", P.around(
-            "say.0.attn.key", lambda forward, x: P.wrong_gradient(forward(x), times(4**-0.5))),
-            "the keys' gradient is scaled once too often", also=WD + "layers.0.self_attn", planted="say.0.attn.key",
-            mapped=True),
-        Fault("conv-frozen", "optimizer groups", "update", WE + "conv1", P.frozen("conv1"),
+            "positions begin at 1",
+            also="model.decoder ROOT model",
+            planted="",
+        ),
+        Fault(
+            "key-gradient",
+            "backward",
+            "backward gradient",
+            WD + "layers.0.self_attn.k_proj",
+            P.around("say.0.attn.key", lambda forward, x: P.wrong_gradient(forward(x), times(4**-0.5))),
+            "the keys' gradient is scaled once too often",
+            also=WD + "layers.0.self_attn",
+            planted="say.0.attn.key",
+            mapped=True,
+        ),
+        Fault(
+            "conv-frozen",
+            "optimizer groups",
+            "update",
+            WE + "conv1",
+            P.frozen("conv1"),
             "the first convolution is frozen",
-              planted="conv1", mapped=True),
-        Fault("mel-scaled", "data", "inputs", "", P.each_batch(lambda b: b | {"mel": b["mel"] * 1.02}),
+            planted="conv1",
+            mapped=True,
+        ),
+        Fault(
+            "mel-scaled",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: b | {"mel": b["mel"] * 1.02}),
             "features are 2 % larger",
-              planted="", mapped=True),
-        Fault("cross-norm-eps", "setting", "forward", WD + "layers.1.encoder_attn_layer_norm", P.setting(
-            "say.1.cross_attn_ln", eps=1e-3), "eps 1e-3 for 1e-5", planted="say.1.cross_attn_ln", mapped=True),
+            planted="",
+            mapped=True,
+        ),
+        Fault(
+            "cross-norm-eps",
+            "setting",
+            "forward",
+            WD + "layers.1.encoder_attn_layer_norm",
+            P.setting("say.1.cross_attn_ln", eps=1e-3),
+            "eps 1e-3 for 1e-5",
+            planted="say.1.cross_attn_ln",
+            mapped=True,
+        ),
         *common.faults("micro-sum not-zeroed", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("autocast+ bf16+ three-steps one-two+ fp32-fp64"),
-         C("sdpa-a", "fused attention on A", base=kernels("sdpa"))),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("autocast+ bf16+ three-steps one-two+ fp32-fp64"),
+        C("sdpa-a", "fused attention on A", base=kernels("sdpa")),
+    ),
     port=ported(whisper, OwnWhisper, WHISPER_RULES, 2, give("mel", "tokens")),
-    mapping={"TopLayer": {"model.encoder.layers": "hear", "model.decoder.layers": "say",
-        "model.encoder.layer_norm": "hear_ln",
-                          "model.decoder.layer_norm": "say_ln", "model.encoder.conv1": "conv1",
-                          "model.encoder.conv2": "conv2",
-                          "model.decoder.embed_tokens": "token"},
-             **{f"Whisper{side}Layer": {"self_attn": "attn", "self_attn_layer_norm": "attn_ln",
-                 "encoder_attn": "cross_attn",
-                                        "encoder_attn_layer_norm": "cross_attn_ln", "fc1": "mlp.0", "fc2": "mlp.2",
-                                        "final_layer_norm": "mlp_ln"} for side in ("Encoder", "Decoder")},
-             "WhisperAttention": {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}},
+    mapping={
+        "TopLayer": {
+            "model.encoder.layers": "hear",
+            "model.decoder.layers": "say",
+            "model.encoder.layer_norm": "hear_ln",
+            "model.decoder.layer_norm": "say_ln",
+            "model.encoder.conv1": "conv1",
+            "model.encoder.conv2": "conv2",
+            "model.decoder.embed_tokens": "token",
+        },
+        **{
+            f"Whisper{side}Layer": {
+                "self_attn": "attn",
+                "self_attn_layer_norm": "attn_ln",
+                "encoder_attn": "cross_attn",
+                "encoder_attn_layer_norm": "cross_attn_ln",
+                "fc1": "mlp.0",
+                "fc2": "mlp.2",
+                "final_layer_norm": "mlp_ln",
+            }
+            for side in ("Encoder", "Decoder")
+        },
+        "WhisperAttention": {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"},
+    },
 )
 
 
@@ -179,8 +308,11 @@ class Biased(nn.Module):
 class Gated(nn.Module):
     def __init__(self, size: int, wide: int):
         super().__init__()
-        self.pre, self.wi, self.wo = Rms(size, 1e-6), nn.Linear(size, 2 * wide, bias=False), nn.Linear(wide, size,
-            bias=False)
+        self.pre, self.wi, self.wo = (
+            Rms(size, 1e-6),
+            nn.Linear(size, 2 * wide, bias=False),
+            nn.Linear(wide, size, bias=False),
+        )
 
     def gate(self, a, b):
         return F.gelu(a, approximate="tanh") * b
@@ -195,8 +327,9 @@ class OwnT5(nn.Module):
         self.emb, self.distance = nn.Embedding(60, 32), 128
         self.enc_bias, self.dec_bias = nn.Parameter(torch.zeros(32, 4)), nn.Parameter(torch.zeros(32, 4))
         self.enc = nn.ModuleList([nn.ModuleList([Biased(32, False), Gated(32, 48)]) for _ in range(2)])
-        self.dec = nn.ModuleList([nn.ModuleList([Biased(32, False), Biased(32, True), Gated(32, 48)])
-            for _ in range(2)])
+        self.dec = nn.ModuleList(
+            [nn.ModuleList([Biased(32, False), Biased(32, True), Gated(32, 48)]) for _ in range(2)]
+        )
         self.enc_end, self.dec_end, self.lm = Rms(32, 1e-6), Rms(32, 1e-6), nn.Linear(32, 60, bias=False)
         self.lm.weight = self.emb.weight
 
@@ -205,8 +338,10 @@ class OwnT5(nn.Module):
         number, base = (16, (gap > 0).long() * 16) if both_ways else (32, 0)
         gap = gap.abs() if both_ways else (-gap).clamp(min=0)
         exact = number // 2
-        far = exact + (gap.clamp(min=1).float().div(exact).log() / math.log(self.distance / exact) * (
-            number - exact)).long()
+        far = (
+            exact
+            + (gap.clamp(min=1).float().div(exact).log() / math.log(self.distance / exact) * (number - exact)).long()
+        )
         return base + torch.where(gap < exact, gap, far.clamp(max=number - 1))
 
     def forward(self, source, keep, target):
@@ -226,79 +361,186 @@ class OwnT5(nn.Module):
 
 
 def t5():
-    model = hub.made(lambda T: T.T5ForConditionalGeneration(T.T5Config(
-        vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu",
-        dropout_rate=0.0, tie_word_embeddings=False, **SPECIAL | {"decoder_start_token_id": 0})))
+    model = hub.made(
+        lambda T: T.T5ForConditionalGeneration(
+            T.T5Config(
+                vocab_size=60,
+                d_model=32,
+                d_kv=8,
+                d_ff=48,
+                num_layers=2,
+                num_heads=4,
+                feed_forward_proj="gated-gelu",
+                dropout_rate=0.0,
+                tie_word_embeddings=False,
+                **SPECIAL | {"decoder_start_token_id": 0},
+            )
+        )
+    )
 
     def data(g):
         keep = torch.ones(4, 14, dtype=torch.long)
         keep[-1, -5:] = keep[1, -2:] = 0
-        return {"source": (ids(g, 4, 14, below=57) + 3) * keep, "keep": keep, "target": ids(g, 4, 9, below=57) + 3,
-                "labels": ids(g, 4, 9, below=57) + 3}
+        return {
+            "source": (ids(g, 4, 14, below=57) + 3) * keep,
+            "keep": keep,
+            "target": ids(g, 4, 9, below=57) + 3,
+            "labels": ids(g, 4, 9, below=57) + 3,
+        }
 
-    return Training(model, lambda m, b: m(input_ids=b["source"], attention_mask=b["keep"],
-        decoder_input_ids=b["target"],
-                                          use_cache=False).logits, token_loss, batches(data, "s-t5"))
+    return Training(
+        model,
+        lambda m, b: (
+            m(input_ids=b["source"], attention_mask=b["keep"], decoder_input_ids=b["target"], use_cache=False).logits
+        ),
+        token_loss,
+        batches(data, "s-t5"),
+    )
 
 
 def _t5_rules():
     rules = {"emb.weight": "shared.weight", "lm.weight": "lm_head.weight"}
-    for new, old, parts in (("enc", "encoder", ("SelfAttention", "DenseReluDense")),
-                            ("dec", "decoder", ("SelfAttention", "EncDecAttention", "DenseReluDense"))):
+    for new, old, parts in (
+        ("enc", "encoder", ("SelfAttention", "DenseReluDense")),
+        ("dec", "decoder", ("SelfAttention", "EncDecAttention", "DenseReluDense")),
+    ):
         rules[f"{new}_bias"] = f"{old}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         rules[f"{new}_end.gain"] = f"{old}.final_layer_norm.weight"
         for i, part in enumerate(parts):
             at, to = f"{old}.block.#.layer.{i}.", f"{new}.#.{i}."
             rules[to + "pre.gain"] = at + "layer_norm.weight"
-            rules |= {to + "wi.weight": [f"{at}{part}.wi_{n}.weight" for n in (0, 1)],
-                to + "wo.weight": f"{at}{part}.wo.weight"
-                      } if part[0] == "D" else {to + "to_q.weight": f"{at}{part}.q.weight", to + "to_out.weight":
-                                                f"{at}{part}.o.weight",
-                                                    to + "to_kv.weight": [f"{at}{part}.{n}.weight" for n in "kv"]}
+            rules |= (
+                {
+                    to + "wi.weight": [f"{at}{part}.wi_{n}.weight" for n in (0, 1)],
+                    to + "wo.weight": f"{at}{part}.wo.weight",
+                }
+                if part[0] == "D"
+                else {
+                    to + "to_q.weight": f"{at}{part}.q.weight",
+                    to + "to_out.weight": f"{at}{part}.o.weight",
+                    to + "to_kv.weight": [f"{at}{part}.{n}.weight" for n in "kv"],
+                }
+            )
     return rules
 
 
 T5 = Model(
-    "s-t5", t5, "T5 with gated GELU and padding against a port with fused weights and positions from outside",
+    "s-t5",
+    t5,
+    "T5 with gated GELU and padding against a port with fused weights and positions from outside",
     (
-        Fault("scaled-scores", "setting", "forward", "encoder.block.1.layer.0.SelfAttention",
+        Fault(
+            "scaled-scores",
+            "setting",
+            "forward",
+            "encoder.block.1.layer.0.SelfAttention",
             P.setting("enc.1.0", scale=8**-0.5),
-              "scores are scaled", also="encoder.block.1.layer.0", planted="enc.1.0"),
-        Fault("far-buckets", "setting", "forward", "encoder.block.0.layer.0.SelfAttention", P.setting("", distance=32),
-              "relative positions end at 32, not 128", planted="", also="encoder.block.0.layer.0 encoder.block.0 ROOT"
-              " encoder.block.0.layer.0.SelfAttention.relative_attention_bias encoder"),
-        Fault("gate-order", "wrong code", "forward", "decoder.block.1.layer.2.DenseReluDense", P.method(
-            "dec.1.2", "gate", lambda self, a, b: a * F.gelu(b, approximate="tanh")), "the other half is the gate",
-            also="decoder.block.1.layer.2 decoder.block.1.layer.2.DenseReluDense.*", planted="dec.1.2", mapped=True),
-        Fault("padding-seen", "wrong mask", "forward", "decoder.block.0.layer.1.EncDecAttention", P.around(
-            "dec.0.1", lambda forward, x, memory, bias: forward(x, memory, None)),
+            "scores are scaled",
+            also="encoder.block.1.layer.0",
+            planted="enc.1.0",
+        ),
+        Fault(
+            "far-buckets",
+            "setting",
+            "forward",
+            "encoder.block.0.layer.0.SelfAttention",
+            P.setting("", distance=32),
+            "relative positions end at 32, not 128",
+            planted="",
+            also="encoder.block.0.layer.0 encoder.block.0 ROOT"
+            " encoder.block.0.layer.0.SelfAttention.relative_attention_bias encoder",
+        ),
+        Fault(
+            "gate-order",
+            "wrong code",
+            "forward",
+            "decoder.block.1.layer.2.DenseReluDense",
+            P.method("dec.1.2", "gate", lambda self, a, b: a * F.gelu(b, approximate="tanh")),
+            "the other half is the gate",
+            also="decoder.block.1.layer.2 decoder.block.1.layer.2.DenseReluDense.*",
+            planted="dec.1.2",
+            mapped=True,
+        ),
+        Fault(
+            "padding-seen",
+            "wrong mask",
+            "forward",
+            "decoder.block.0.layer.1.EncDecAttention",
+            P.around("dec.0.1", lambda forward, x, memory, bias: forward(x, memory, None)),
             "cross attention sees padding in block 0",
-            also="decoder.block.0.layer.1", planted="dec.0.1", mapped=True),
-        Fault("memory-detached", "backward", "backward gradient", "",
+            also="decoder.block.0.layer.1",
+            planted="dec.0.1",
+            mapped=True,
+        ),
+        Fault(
+            "memory-detached",
+            "backward",
+            "backward gradient",
+            "",
             P.method("", "memory", lambda self, x: x.detach()),
-              "the decoder passes no gradient to the encoder",
-              also="encoder encoder.final_layer_norm encoder.dropout decoder "
-              "decoder.block.1.layer.1 decoder.block.1.layer.1.EncDecAttention*", planted="dec.1.1.to_kv"),
-        Fault("pad-mask-left", "data", "inputs", "", P.each_batch(lambda b: b | {"keep": b["keep"].flip(1)}),
-              "the mask is made for padding on the left", planted=""),
-        Fault("bias-table", "initial weights", "init", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-            P.values(
-            "", "dec_bias", lambda w: w.roll(1, 1)), "heads of the decoder's positions are rolled",
-            also="decoder.block.0.layer.0.SelfAttention ROOT decoder", planted=""),
-        Fault("label-pads", "loss", "loss", "", P.criterion(lambda y,
-            b: F.cross_entropy(y.float().flatten(0, 1), b["labels"].flatten(),
-              weight=torch.ones(60).index_fill(0, torch.tensor([3, 4, 5]), 0.0))), "three labels do not count",
-                  planted=""),
-        *common.faults("coupled", planted="", mapped=True), *common.faults("schedule-late", planted=""),
+            "the decoder passes no gradient to the encoder",
+            also="encoder encoder.final_layer_norm encoder.dropout decoder "
+            "decoder.block.1.layer.1 decoder.block.1.layer.1.EncDecAttention*",
+            planted="dec.1.1.to_kv",
+        ),
+        Fault(
+            "pad-mask-left",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: b | {"keep": b["keep"].flip(1)}),
+            "the mask is made for padding on the left",
+            planted="",
+        ),
+        Fault(
+            "bias-table",
+            "initial weights",
+            "init",
+            "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+            P.values("", "dec_bias", lambda w: w.roll(1, 1)),
+            "heads of the decoder's positions are rolled",
+            also="decoder.block.0.layer.0.SelfAttention ROOT decoder",
+            planted="",
+        ),
+        Fault(
+            "label-pads",
+            "loss",
+            "loss",
+            "",
+            P.criterion(
+                lambda y, b: F.cross_entropy(
+                    y.float().flatten(0, 1),
+                    b["labels"].flatten(),
+                    weight=torch.ones(60).index_fill(0, torch.tensor([3, 4, 5]), 0.0),
+                )
+            ),
+            "three labels do not count",
+            planted="",
+        ),
+        *common.faults("coupled", planted="", mapped=True),
+        *common.faults("schedule-late", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("bf16+ fp32-autocast three-steps+ outliers clip-by-hand+")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("bf16+ fp32-autocast three-steps+ outliers clip-by-hand+"),
+    ),
     port=ported(t5, OwnT5, _t5_rules(), 2, give("source", "keep", "target")),
-    mapping={"TopLayer": {"shared": "emb", "encoder.final_layer_norm": "enc_end", "decoder.final_layer_norm": "dec_end",
-                          "lm_head": "lm", "encoder.block": "enc", "decoder.block": "dec"},
-             "T5Block": {"layer.{i}": "{i}"},
-             "T5LayerSelfAttention": {"layer_norm": "pre"}, "T5LayerCrossAttention": {"layer_norm": "pre"},
-             "T5LayerFF": {"layer_norm": "pre"}, "T5LayerNorm": {"params": {"weight": "gain"}}},
+    mapping={
+        "TopLayer": {
+            "shared": "emb",
+            "encoder.final_layer_norm": "enc_end",
+            "decoder.final_layer_norm": "dec_end",
+            "lm_head": "lm",
+            "encoder.block": "enc",
+            "decoder.block": "dec",
+        },
+        "T5Block": {"layer.{i}": "{i}"},
+        "T5LayerSelfAttention": {"layer_norm": "pre"},
+        "T5LayerCrossAttention": {"layer_norm": "pre"},
+        "T5LayerFF": {"layer_norm": "pre"},
+        "T5LayerNorm": {"params": {"weight": "gain"}},
+    },
 )
 
 
@@ -337,8 +579,7 @@ class NanoGpt(nn.Module):
 
 
 TEXT = (
-    "the model is recorded, the module is named, the tensor is judged; "
-    "what agrees is left out, what differs is shown. "
+    "the model is recorded, the module is named, the tensor is judged; what agrees is left out, what differs is shown. "
 ) * 4
 
 
@@ -363,9 +604,25 @@ def _taught(training, steps=200, kept={}):  # noqa: B006 - the weights are kept 
 
 
 def gpt2():
-    training = hub.causal("s-gpt2", lambda T: T.GPT2LMHeadModel(T.GPT2Config(
-        vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        bos_token_id=1, eos_token_id=2)), words=60, shape=(4, 16))
+    training = hub.causal(
+        "s-gpt2",
+        lambda T: T.GPT2LMHeadModel(
+            T.GPT2Config(
+                vocab_size=60,
+                n_embd=32,
+                n_layer=3,
+                n_head=4,
+                n_positions=32,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                bos_token_id=1,
+                eos_token_id=2,
+            )
+        ),
+        words=60,
+        shape=(4, 16),
+    )
     codes, start = [ord(c) % 60 for c in TEXT], 11
     for step in training.batches:
         for batch in step:
@@ -377,57 +634,132 @@ def gpt2():
 
 G = "transformer.h.#."
 GPT2_RULES = {
-    "emb.weight": "transformer.wte.weight", "pos.weight": "transformer.wpe.weight",
+    "emb.weight": "transformer.wte.weight",
+    "pos.weight": "transformer.wpe.weight",
     "lm.weight": "transformer.wte.weight",
-    "ln.weight": "transformer.ln_f.weight", "ln.bias": "transformer.ln_f.bias",
-    **{f"blocks.#.p.{n}": f"{G}{o}" for n, o in (("g1", "ln_1.weight"), ("b1", "ln_1.bias"), ("g2", "ln_2.weight"),
-        ("b2", "ln_2.bias"))},
-    **{f"blocks.#.{n}.weight": lambda a, o=o: a(f"{G}{o}.weight").T for n, o in (
-        ("c_attn", "attn.c_attn"), ("proj", "attn.c_proj"), ("fc", "mlp.c_fc"), ("out", "mlp.c_proj"))},
-    **{f"blocks.#.{n}.bias": f"{G}{o}.bias" for n, o in (
-        ("c_attn", "attn.c_attn"), ("proj", "attn.c_proj"), ("fc", "mlp.c_fc"), ("out", "mlp.c_proj"))},
+    "ln.weight": "transformer.ln_f.weight",
+    "ln.bias": "transformer.ln_f.bias",
+    **{
+        f"blocks.#.p.{n}": f"{G}{o}"
+        for n, o in (("g1", "ln_1.weight"), ("b1", "ln_1.bias"), ("g2", "ln_2.weight"), ("b2", "ln_2.bias"))
+    },
+    **{
+        f"blocks.#.{n}.weight": lambda a, o=o: a(f"{G}{o}.weight").T
+        for n, o in (("c_attn", "attn.c_attn"), ("proj", "attn.c_proj"), ("fc", "mlp.c_fc"), ("out", "mlp.c_proj"))
+    },
+    **{
+        f"blocks.#.{n}.bias": f"{G}{o}.bias"
+        for n, o in (("c_attn", "attn.c_attn"), ("proj", "attn.c_proj"), ("fc", "mlp.c_fc"), ("out", "mlp.c_proj"))
+    },
 }
 
 GPT2 = Model(
-    "s-gpt2", gpt2, "a GPT-2 trained for 200 steps against nanoGPT: transposed weights, functional norms, tied head",
+    "s-gpt2",
+    gpt2,
+    "a GPT-2 trained for 200 steps against nanoGPT: transposed weights, functional norms, tied head",
     (
-        Fault("not-transposed", "initial weights", "init", "transformer.h.1.attn.c_proj",
+        Fault(
+            "not-transposed",
+            "initial weights",
+            "init",
+            "transformer.h.1.attn.c_proj",
             P.values("blocks.1.proj", "weight", torch.t),
-              "a square weight is not transposed", planted="blocks.1.proj", mapped=True),
-        Fault("untied", "tied weights", "gradient", "transformer.wte",
-            lambda t: setattr(t.at("lm"), "weight", nn.Parameter(
-            t.at("emb").weight.detach().clone())), "the head has a copy of the table", also="lm_head", planted="emb"),
-        Fault("mask-off-by-one", "wrong mask", "forward", "transformer.h.2.attn",
-            P.method("blocks.2", "attended", lambda self, q, k, v: (
-            attend(q, k, v, bias=torch.full((16, 16), float("-inf")).triu(2)))), "each token sees the next",
-            also="transformer.h.2", planted="blocks.2", mapped=True),
-        Fault("exact-gelu", "hard", "forward", "transformer.h.0.mlp", P.inside(
-            "blocks.0", "torch.nn.functional", "gelu", lambda original: lambda x, approximate: original(x)),
+            "a square weight is not transposed",
+            planted="blocks.1.proj",
+            mapped=True,
+        ),
+        Fault(
+            "untied",
+            "tied weights",
+            "gradient",
+            "transformer.wte",
+            lambda t: setattr(t.at("lm"), "weight", nn.Parameter(t.at("emb").weight.detach().clone())),
+            "the head has a copy of the table",
+            also="lm_head",
+            planted="emb",
+        ),
+        Fault(
+            "mask-off-by-one",
+            "wrong mask",
+            "forward",
+            "transformer.h.2.attn",
+            P.method(
+                "blocks.2",
+                "attended",
+                lambda self, q, k, v: attend(q, k, v, bias=torch.full((16, 16), float("-inf")).triu(2)),
+            ),
+            "each token sees the next",
+            also="transformer.h.2",
+            planted="blocks.2",
+            mapped=True,
+        ),
+        Fault(
+            "exact-gelu",
+            "hard",
+            "forward",
+            "transformer.h.0.mlp",
+            P.inside("blocks.0", "torch.nn.functional", "gelu", lambda original: lambda x, approximate: original(x)),
             "exact GELU for its tanh form",
-            also="transformer.h.0.mlp.act transformer.h.0 transformer.h.0.mlp.c_proj", planted="blocks.0"),
-        Fault("attention-half", "precision", "forward", "transformer.h.1.attn.c_attn",
+            also="transformer.h.0.mlp.act transformer.h.0 transformer.h.0.mlp.c_proj",
+            planted="blocks.0",
+        ),
+        Fault(
+            "attention-half",
+            "precision",
+            "forward",
+            "transformer.h.1.attn.c_attn",
             after("blocks.1.c_attn", lambda y: y.bfloat16().float()),
-              "queries, keys and values are rounded to bfloat16", planted="blocks.1.c_attn", mapped=True),
-        Fault("value-detached", "backward", "backward gradient", "transformer.h.1.attn",
-            P.method("blocks.1", "attended", lambda self, q, k, v: (
-            Nano.attended(self, q, k, v.detach()))), "values are cut off",
-            also="transformer.h.1.attn.c_attn transformer.h.1", planted="blocks.1"),
-        Fault("table-decays", "optimizer groups", "update", "transformer.wte", decayed(0.5, matrices),
-              "the table decays, too", also="transformer.wpe transformer lm_head", planted="",
-              changes=decayed(0.5, lambda n, p: p.dim() > 1 and p.shape[0] not in (60,) and "wpe" not in n
-                  and "pos" not in n)),
+            "queries, keys and values are rounded to bfloat16",
+            planted="blocks.1.c_attn",
+            mapped=True,
+        ),
+        Fault(
+            "value-detached",
+            "backward",
+            "backward gradient",
+            "transformer.h.1.attn",
+            P.method("blocks.1", "attended", lambda self, q, k, v: Nano.attended(self, q, k, v.detach())),
+            "values are cut off",
+            also="transformer.h.1.attn.c_attn transformer.h.1",
+            planted="blocks.1",
+        ),
+        Fault(
+            "table-decays",
+            "optimizer groups",
+            "update",
+            "transformer.wte",
+            decayed(0.5, matrices),
+            "the table decays, too",
+            also="transformer.wpe transformer lm_head",
+            planted="",
+            changes=decayed(
+                0.5, lambda n, p: p.dim() > 1 and p.shape[0] not in (60,) and "wpe" not in n and "pos" not in n
+            ),
+        ),
         *common.faults("warmup adagrad", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("bf16+ autocast fp32-bf16+ three-steps+ in-two nadam+ groups"),
-         C("sdpa-a", "fused attention on A", base=kernels("sdpa"), mapped=True)),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("bf16+ autocast fp32-bf16+ three-steps+ in-two nadam+ groups"),
+        C("sdpa-a", "fused attention on A", base=kernels("sdpa"), mapped=True),
+    ),
     port=ported(gpt2, NanoGpt, GPT2_RULES, 3, give("tokens")),
-    mapping={"TopLayer": {"transformer.wte": "emb", "transformer.wpe": "pos", "transformer.h": "blocks",
-        "transformer.ln_f": "ln", "lm_head": "lm"},
-             "GPT2Block": {"attn.c_attn": {"to": "c_attn", "transpose": True},
-             "attn.c_proj": {"to": "proj", "transpose": True},
-                           "mlp.c_fc": {"to": "fc", "transpose": True},
-                           "mlp.c_proj": {"to": "out", "transpose": True}}},
+    mapping={
+        "TopLayer": {
+            "transformer.wte": "emb",
+            "transformer.wpe": "pos",
+            "transformer.h": "blocks",
+            "transformer.ln_f": "ln",
+            "lm_head": "lm",
+        },
+        "GPT2Block": {
+            "attn.c_attn": {"to": "c_attn", "transpose": True},
+            "attn.c_proj": {"to": "proj", "transpose": True},
+            "mlp.c_fc": {"to": "fc", "transpose": True},
+            "mlp.c_proj": {"to": "out", "transpose": True},
+        },
+    },
 )
 
 MODELS = (WHISPER, T5, GPT2)

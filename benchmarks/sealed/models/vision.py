@@ -18,16 +18,30 @@ from ..parts import attend, heads, norm, weights
 
 def images(name, size, classes=6, number=4, **options):
     """A classifier of random images."""
-    return lambda make: Training(hub.made(make), lambda model, batch: model(batch["pixels"]).logits, token_loss,
-        batches(
-        lambda g: {"pixels": normal(g, number, 3, size, size), "labels": ids(g, number, below=classes)}, name),
-            **options)
+    return lambda make: Training(
+        hub.made(make),
+        lambda model, batch: model(batch["pixels"]).logits,
+        token_loss,
+        batches(lambda g: {"pixels": normal(g, number, 3, size, size), "labels": ids(g, number, below=classes)}, name),
+        **options,
+    )
 
 
 def vit():
-    return images("s-vit", 16)(lambda T: T.ViTForImageClassification(T.ViTConfig(
-        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64, image_size=16, patch_size=4,
-        num_labels=6, layer_norm_eps=1e-6)))
+    return images("s-vit", 16)(
+        lambda T: T.ViTForImageClassification(
+            T.ViTConfig(
+                hidden_size=32,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                intermediate_size=64,
+                image_size=16,
+                patch_size=4,
+                num_labels=6,
+                layer_norm_eps=1e-6,
+            )
+        )
+    )
 
 
 class TorchVit(nn.Module):
@@ -53,14 +67,26 @@ class TorchVit(nn.Module):
 V = "vit.layers.#."
 VIT_RULES = {
     "patch.weight": lambda a: a("vit.embeddings.patch_embeddings.projection.weight").flatten(1),
-    "patch.bias": "vit.embeddings.patch_embeddings.projection.bias", "start": "vit.embeddings.cls_token",
-    "where": "vit.embeddings.position_embeddings", "classify.weight": "classifier.weight",
+    "patch.bias": "vit.embeddings.patch_embeddings.projection.bias",
+    "start": "vit.embeddings.cls_token",
+    "where": "vit.embeddings.position_embeddings",
+    "classify.weight": "classifier.weight",
     "classify.bias": "classifier.bias",
-    **{f"encoder.layers.#.self_attn.in_proj_{p}": [f"{V}attention.{n}_proj.{p}" for n in "qkv"]
-        for p in ("weight", "bias")},
-    **{f"encoder.layers.#.{new}.{p}": f"{V}{old}.{p}" for p in ("weight", "bias") for new, old in (
-        ("self_attn.out_proj", "attention.o_proj"), ("linear1", "mlp.fc1"), ("linear2", "mlp.fc2"),
-        ("norm1", "layernorm_before"), ("norm2", "layernorm_after"))},
+    **{
+        f"encoder.layers.#.self_attn.in_proj_{p}": [f"{V}attention.{n}_proj.{p}" for n in "qkv"]
+        for p in ("weight", "bias")
+    },
+    **{
+        f"encoder.layers.#.{new}.{p}": f"{V}{old}.{p}"
+        for p in ("weight", "bias")
+        for new, old in (
+            ("self_attn.out_proj", "attention.o_proj"),
+            ("linear1", "mlp.fc1"),
+            ("linear2", "mlp.fc2"),
+            ("norm1", "layernorm_before"),
+            ("norm2", "layernorm_after"),
+        )
+    },
     **{f"encoder.norm.{p}": f"vit.layernorm.{p}" for p in ("weight", "bias")},
 }
 
@@ -70,47 +96,126 @@ def _transposed_patches(self, x):
 
 
 VIT = Model(
-    "s-vit", vit, "ViT against torch's TransformerEncoder with packed projections and patches by a linear layer",
+    "s-vit",
+    vit,
+    "ViT against torch's TransformerEncoder with packed projections and patches by a linear layer",
     (
-        Fault("norm-last", "setting", "forward", "vit.layers.1", P.setting("encoder.layers.1", norm_first=False),
-              "layer 1 normalises after, not before", planted="encoder.layers.1", mapped=True),
-        Fault("gelu-tanh", "activation", "forward", "vit.layers.2.mlp", P.setting(
-            "encoder.layers.2", activation=lambda x: F.gelu(x, approximate="tanh")), "GELU by tanh in layer 2",
+        Fault(
+            "norm-last",
+            "setting",
+            "forward",
+            "vit.layers.1",
+            P.setting("encoder.layers.1", norm_first=False),
+            "layer 1 normalises after, not before",
+            planted="encoder.layers.1",
+            mapped=True,
+        ),
+        Fault(
+            "gelu-tanh",
+            "activation",
+            "forward",
+            "vit.layers.2.mlp",
+            P.setting("encoder.layers.2", activation=lambda x: F.gelu(x, approximate="tanh")),
+            "GELU by tanh in layer 2",
             also="vit.layers.2 vit.layers.2.mlp.fc2 vit.layers.2.mlp.act* vit.layers.2.mlp.act*.*",
-            planted="encoder.layers.2"),
-        Fault("rows-and-columns", "wrong code", "forward", "vit.embeddings.patch_embeddings",
-              P.method("", "patches", _transposed_patches), "images are cut with rows and columns exchanged",
-              also="vit.embeddings.patch_embeddings.projection vit.embeddings ROOT vit", planted=""),
-        Fault("mean-subtracted", "data", "inputs", "", P.each_batch(
-            lambda b: b | {"pixels": (b["pixels"] - 0.1) / 1.1}),
-              "images are normalised with other numbers", planted="", mapped=True),
-        Fault("position-rows", "initial weights", "init", "vit.embeddings", P.values("", "where", lambda w: torch.cat(
-            [w[:, :1], w[:, 1:].flip(1)], 1)),
-            "positions are loaded in the other order", also="ROOT vit", planted=""),
-        Fault("query-detached", "backward", "backward gradient", "vit.layers.1.attention", P.around(
-            "encoder.layers.1.self_attn", lambda forward, q, k, v, **o: forward(q.detach(), k, v, **o)),
-            "the queries' input is cut off", also="vit.layers.1.attention.q_proj vit.layers.1",
-            planted="encoder.layers.1.self_attn"),
-        Fault("value-bias", "gradient", "gradient", "vit.layers.0.attention.v_proj", P.parameter_gradient(
-            "encoder.layers.0.self_attn", "in_proj_bias", lambda g: torch.cat([g[:64], g[64:] * 0])),
-            "the values' bias gets no gradient", also="vit.layers.0.attention", planted="encoder.layers.0.self_attn",
-            mapped=True),
-        Fault("smoothing", "loss", "loss", "", P.criterion(lambda y,
-            b: F.cross_entropy(y, b["labels"], label_smoothing=0.1)),
-              "labels are smoothed", planted=""),
-        Fault("norm-eps", "hard", "forward", "vit.layers.1.layernorm_after",
+            planted="encoder.layers.2",
+        ),
+        Fault(
+            "rows-and-columns",
+            "wrong code",
+            "forward",
+            "vit.embeddings.patch_embeddings",
+            P.method("", "patches", _transposed_patches),
+            "images are cut with rows and columns exchanged",
+            also="vit.embeddings.patch_embeddings.projection vit.embeddings ROOT vit",
+            planted="",
+        ),
+        Fault(
+            "mean-subtracted",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: b | {"pixels": (b["pixels"] - 0.1) / 1.1}),
+            "images are normalised with other numbers",
+            planted="",
+            mapped=True,
+        ),
+        Fault(
+            "position-rows",
+            "initial weights",
+            "init",
+            "vit.embeddings",
+            P.values("", "where", lambda w: torch.cat([w[:, :1], w[:, 1:].flip(1)], 1)),
+            "positions are loaded in the other order",
+            also="ROOT vit",
+            planted="",
+        ),
+        Fault(
+            "query-detached",
+            "backward",
+            "backward gradient",
+            "vit.layers.1.attention",
+            P.around("encoder.layers.1.self_attn", lambda forward, q, k, v, **o: forward(q.detach(), k, v, **o)),
+            "the queries' input is cut off",
+            also="vit.layers.1.attention.q_proj vit.layers.1",
+            planted="encoder.layers.1.self_attn",
+        ),
+        Fault(
+            "value-bias",
+            "gradient",
+            "gradient",
+            "vit.layers.0.attention.v_proj",
+            P.parameter_gradient(
+                "encoder.layers.0.self_attn", "in_proj_bias", lambda g: torch.cat([g[:64], g[64:] * 0])
+            ),
+            "the values' bias gets no gradient",
+            also="vit.layers.0.attention",
+            planted="encoder.layers.0.self_attn",
+            mapped=True,
+        ),
+        Fault(
+            "smoothing",
+            "loss",
+            "loss",
+            "",
+            P.criterion(lambda y, b: F.cross_entropy(y, b["labels"], label_smoothing=0.1)),
+            "labels are smoothed",
+            planted="",
+        ),
+        Fault(
+            "norm-eps",
+            "hard",
+            "forward",
+            "vit.layers.1.layernorm_after",
             P.setting("encoder.layers.1.norm2", eps=1e-5),
-              "eps 1e-5 for 1e-6", planted="encoder.layers.1.norm2", mapped=True),
+            "eps 1e-5 for 1e-6",
+            planted="encoder.layers.1.norm2",
+            mapped=True,
+        ),
         *common.faults("decay warmup", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("bf16+ fp32-autocast+ in-two+ rmsprop+ outliers"),
-     C("sdpa-a", "fused attention on A", base=kernels("sdpa"))),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("bf16+ fp32-autocast+ in-two+ rmsprop+ outliers"),
+        C("sdpa-a", "fused attention on A", base=kernels("sdpa")),
+    ),
     port=ported(vit, TorchVit, VIT_RULES, 3, give("pixels")),
-    mapping={"TopLayer": {"vit.embeddings.patch_embeddings.projection": "patch", "vit.layers": "encoder.layers",
-                          "vit.layernorm": "encoder.norm", "classifier": "classify"},
-             "ViTLayer": {"layernorm_before": "norm1", "layernorm_after": "norm2", "attention": "self_attn",
-                          "mlp.fc1": "linear1", "mlp.fc2": "linear2"}},
+    mapping={
+        "TopLayer": {
+            "vit.embeddings.patch_embeddings.projection": "patch",
+            "vit.layers": "encoder.layers",
+            "vit.layernorm": "encoder.norm",
+            "classifier": "classify",
+        },
+        "ViTLayer": {
+            "layernorm_before": "norm1",
+            "layernorm_after": "norm2",
+            "attention": "self_attn",
+            "mlp.fc1": "linear1",
+            "mlp.fc2": "linear2",
+        },
+    },
 )
 
 
@@ -119,9 +224,17 @@ class NhwcBlock(nn.Module):
 
     def __init__(self, size: int):
         super().__init__()
-        self.p = weights(taps=(size, 1, 7, 7), taps_b=(size,), g=(size,), b=(size,), up=(4 * size, size),
+        self.p = weights(
+            taps=(size, 1, 7, 7),
+            taps_b=(size,),
+            g=(size,),
+            b=(size,),
+            up=(4 * size, size),
             up_b=(4 * size,),
-                         down=(size, 4 * size), down_b=(size,), scale=(size,))
+            down=(size, 4 * size),
+            down_b=(size,),
+            scale=(size,),
+        )
         self.padding, self.eps = 3, 1e-6
 
     def spread(self, x):
@@ -169,8 +282,13 @@ class NhwcNet(nn.Module):
 
 
 def convnext():
-    return images("s-convnext", 16)(lambda T: T.ConvNextForImageClassification(T.ConvNextConfig(
-        num_stages=2, hidden_sizes=[16, 24], depths=[2, 2], patch_size=2, num_labels=6, drop_path_rate=0.0)))
+    return images("s-convnext", 16)(
+        lambda T: T.ConvNextForImageClassification(
+            T.ConvNextConfig(
+                num_stages=2, hidden_sizes=[16, 24], depths=[2, 2], patch_size=2, num_labels=6, drop_path_rate=0.0
+            )
+        )
+    )
 
 
 def _flat(name):
@@ -181,52 +299,147 @@ CE = "convnext.encoder.stages."
 CONVNEXT_RULES = {
     "stem.lin.weight": _flat("convnext.embeddings.patch_embeddings.weight"),
     "mid.lin.weight": _flat(CE + "1.downsampling_layer.1.weight"),
-    "stem.lin.bias": "convnext.embeddings.patch_embeddings.bias", "mid.lin.bias": CE + "1.downsampling_layer.1.bias",
-    **{f"{new}.{p}": f"{old}.{p}" for p in ("weight", "bias") for new, old in (
-        ("stem_norm", "convnext.embeddings.layernorm"), ("mid_norm", CE + "1.downsampling_layer.0"),
-        ("end", "convnext.layernorm"), ("fc", "classifier"))},
-    **{f"{stage}.#.p.{new}": f"{CE}{i}.layers.#.{old}" for i, stage in enumerate(("low", "high")) for new, old in (
-        ("taps", "dwconv.weight"), ("taps_b", "dwconv.bias"), ("g", "layernorm.weight"), ("b", "layernorm.bias"),
-        ("up", "pwconv1.weight"), ("up_b", "pwconv1.bias"), ("down", "pwconv2.weight"), ("down_b", "pwconv2.bias"),
-        ("scale", "layer_scale_parameter"))},
+    "stem.lin.bias": "convnext.embeddings.patch_embeddings.bias",
+    "mid.lin.bias": CE + "1.downsampling_layer.1.bias",
+    **{
+        f"{new}.{p}": f"{old}.{p}"
+        for p in ("weight", "bias")
+        for new, old in (
+            ("stem_norm", "convnext.embeddings.layernorm"),
+            ("mid_norm", CE + "1.downsampling_layer.0"),
+            ("end", "convnext.layernorm"),
+            ("fc", "classifier"),
+        )
+    },
+    **{
+        f"{stage}.#.p.{new}": f"{CE}{i}.layers.#.{old}"
+        for i, stage in enumerate(("low", "high"))
+        for new, old in (
+            ("taps", "dwconv.weight"),
+            ("taps_b", "dwconv.bias"),
+            ("g", "layernorm.weight"),
+            ("b", "layernorm.bias"),
+            ("up", "pwconv1.weight"),
+            ("up_b", "pwconv1.bias"),
+            ("down", "pwconv2.weight"),
+            ("down_b", "pwconv2.bias"),
+            ("scale", "layer_scale_parameter"),
+        )
+    },
 }
 
 CONVNEXT = Model(
-    "s-convnext", convnext, "ConvNeXt against a port with channels last, bare parameters and linear layers for patches",
+    "s-convnext",
+    convnext,
+    "ConvNeXt against a port with channels last, bare parameters and linear layers for patches",
     (
-        Fault("taps-flipped", "initial weights", "init", CE + "1.layers.0.dwconv",
+        Fault(
+            "taps-flipped",
+            "initial weights",
+            "init",
+            CE + "1.layers.0.dwconv",
             P.values("high.0.p", "taps", lambda w: w.mT),
-              "a depthwise kernel is transposed", also=CE + "1.layers.0", planted="high.0.p"),
-        Fault("reflect", "wrong code", "forward", CE + "0.layers.1.dwconv",
-            P.method("low.1", "spread", lambda self, x: F.conv2d(
-            F.pad(x.permute(0, 3, 1, 2), (3, 3, 3, 3), "reflect"), self.p.taps, self.p.taps_b, groups=x.shape[-1])),
-            "borders are reflected, not zero", also=CE + "0.layers.1", planted="low.1", mapped=True),
-        Fault("max-pooled", "wrong code", "forward", "convnext", P.method("", "pooled", lambda self, x: x.amax((1, 2))),
-              "the maximum is pooled, not the mean", also="convnext.layernorm ROOT", planted=""),
-        Fault("swish", "activation", "forward", CE + "1.layers.1", P.method("high.1", "inner", lambda self, x: F.linear(
-            F.silu(F.linear(x, self.p.up, self.p.up_b)), self.p.down, self.p.down_b)), "SiLU for GELU",
-            also=f"{CE}1.layers.1.act {CE}1.layers.1.pwconv2", planted="high.1", mapped=True),
-        Fault("scale-detached", "backward", "gradient backward", CE + "0.layers.0",
-            P.around("low.0", lambda forward, x: (
-            _without_gradient(forward.__self__.p, "scale", forward, x))), "the layer scale gets no gradient",
-                planted="low.0.p"),
-        Fault("stem-frozen", "optimizer groups", "update", "convnext.embeddings.patch_embeddings", P.frozen("stem"),
-              "the stem is frozen", also="convnext.embeddings", planted="stem.lin", mapped=True),
-        Fault("batch-later", "data", "inputs", "", P.each_batch(lambda b: {k: v.flip(0) for k, v in b.items()} | {
-            "labels": b["labels"]}, step=1), "from step 1 on images and labels do not belong together", step=1, steps=2,
-            planted=""),
+            "a depthwise kernel is transposed",
+            also=CE + "1.layers.0",
+            planted="high.0.p",
+        ),
+        Fault(
+            "reflect",
+            "wrong code",
+            "forward",
+            CE + "0.layers.1.dwconv",
+            P.method(
+                "low.1",
+                "spread",
+                lambda self, x: F.conv2d(
+                    F.pad(x.permute(0, 3, 1, 2), (3, 3, 3, 3), "reflect"),
+                    self.p.taps,
+                    self.p.taps_b,
+                    groups=x.shape[-1],
+                ),
+            ),
+            "borders are reflected, not zero",
+            also=CE + "0.layers.1",
+            planted="low.1",
+            mapped=True,
+        ),
+        Fault(
+            "max-pooled",
+            "wrong code",
+            "forward",
+            "convnext",
+            P.method("", "pooled", lambda self, x: x.amax((1, 2))),
+            "the maximum is pooled, not the mean",
+            also="convnext.layernorm ROOT",
+            planted="",
+        ),
+        Fault(
+            "swish",
+            "activation",
+            "forward",
+            CE + "1.layers.1",
+            P.method(
+                "high.1",
+                "inner",
+                lambda self, x: F.linear(F.silu(F.linear(x, self.p.up, self.p.up_b)), self.p.down, self.p.down_b),
+            ),
+            "SiLU for GELU",
+            also=f"{CE}1.layers.1.act {CE}1.layers.1.pwconv2",
+            planted="high.1",
+            mapped=True,
+        ),
+        Fault(
+            "scale-detached",
+            "backward",
+            "gradient backward",
+            CE + "0.layers.0",
+            P.around("low.0", lambda forward, x: _without_gradient(forward.__self__.p, "scale", forward, x)),
+            "the layer scale gets no gradient",
+            planted="low.0.p",
+        ),
+        Fault(
+            "stem-frozen",
+            "optimizer groups",
+            "update",
+            "convnext.embeddings.patch_embeddings",
+            P.frozen("stem"),
+            "the stem is frozen",
+            also="convnext.embeddings",
+            planted="stem.lin",
+            mapped=True,
+        ),
+        Fault(
+            "batch-later",
+            "data",
+            "inputs",
+            "",
+            P.each_batch(lambda b: {k: v.flip(0) for k, v in b.items()} | {"labels": b["labels"]}, step=1),
+            "from step 1 on images and labels do not belong together",
+            step=1,
+            steps=2,
+            planted="",
+        ),
         *common.faults("nesterov lr", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("autocast fp32-bf16+ three-steps groups"),
-     C("channels-last-a", "channels last on A, too", base=lambda t: _last(t), mapped=True)),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("autocast fp32-bf16+ three-steps groups"),
+        C("channels-last-a", "channels last on A, too", base=lambda t: _last(t), mapped=True),
+    ),
     port=ported(convnext, NhwcNet, CONVNEXT_RULES, 2, give("pixels")),
-    mapping={"TopLayer": {"convnext.embeddings.patch_embeddings": "stem.lin",
-        "convnext.embeddings.layernorm": "stem_norm",
-                          "convnext.encoder.stages.0.layers": "low", "convnext.encoder.stages.1.layers": "high",
-                          "convnext.encoder.stages.1.downsampling_layer.0": "mid_norm",
-                          "convnext.encoder.stages.1.downsampling_layer.1": "mid.lin", "convnext.layernorm": "end",
-                          "classifier": "fc"}},
+    mapping={
+        "TopLayer": {
+            "convnext.embeddings.patch_embeddings": "stem.lin",
+            "convnext.embeddings.layernorm": "stem_norm",
+            "convnext.encoder.stages.0.layers": "low",
+            "convnext.encoder.stages.1.layers": "high",
+            "convnext.encoder.stages.1.downsampling_layer.0": "mid_norm",
+            "convnext.encoder.stages.1.downsampling_layer.1": "mid.lin",
+            "convnext.layernorm": "end",
+            "classifier": "fc",
+        }
+    },
 )
 
 
@@ -267,8 +480,10 @@ class Pooled(nn.Module):
         super().__init__()
         self.number, self.query = number, nn.Parameter(torch.zeros(1, 1, size))
         self.q, self.kv, self.o = nn.Linear(size, size), nn.Linear(size, 2 * size), nn.Linear(size, size)
-        self.ln, self.ffn = nn.LayerNorm(size, 1e-6), nn.Sequential(nn.Linear(size, wide), nn.GELU("tanh"),
-            nn.Linear(wide, size))
+        self.ln, self.ffn = (
+            nn.LayerNorm(size, 1e-6),
+            nn.Sequential(nn.Linear(size, wide), nn.GELU("tanh"), nn.Linear(wide, size)),
+        )
 
     def forward(self, x):
         k, v = self.kv(x).chunk(2, -1)
@@ -307,73 +522,175 @@ def pairwise(logits, batch):
 def siglip():
     tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    model = hub.made(lambda T: T.SiglipModel(T.SiglipConfig(
-        text_config=tower | special | {"vocab_size": 50, "max_position_embeddings": 8},
-        vision_config=tower | {"image_size": 16, "patch_size": 4})))
-    return Training(model, lambda m, b: m(input_ids=b["text"], pixel_values=b["pixels"]).logits_per_text, pairwise,
-        batches(
-        lambda g: {"text": ids(g, 4, 8, below=47) + 3, "pixels": normal(g, 4, 3, 16, 16)}, "s-siglip"))
+    model = hub.made(
+        lambda T: T.SiglipModel(
+            T.SiglipConfig(
+                text_config=tower | special | {"vocab_size": 50, "max_position_embeddings": 8},
+                vision_config=tower | {"image_size": 16, "patch_size": 4},
+            )
+        )
+    )
+    return Training(
+        model,
+        lambda m, b: m(input_ids=b["text"], pixel_values=b["pixels"]).logits_per_text,
+        pairwise,
+        batches(lambda g: {"text": ids(g, 4, 8, below=47) + 3, "pixels": normal(g, 4, 3, 16, 16)}, "s-siglip"),
+    )
 
 
 def _tower(new, old):
     at = f"{old}.encoder.layers.#."
     return {f"{new}.#.qkv.{p}": [f"{at}self_attn.{n}_proj.{p}" for n in "qkv"] for p in ("weight", "bias")} | {
-        f"{new}.#.{b}.{p}": f"{at}{a}.{p}" for p in ("weight", "bias") for b, a in (
-            ("join", "self_attn.out_proj"), ("ln_a", "layer_norm1"), ("ln_b", "layer_norm2"), ("ffn.0", "mlp.fc1"),
-                ("ffn.2", "mlp.fc2"))}
+        f"{new}.#.{b}.{p}": f"{at}{a}.{p}"
+        for p in ("weight", "bias")
+        for b, a in (
+            ("join", "self_attn.out_proj"),
+            ("ln_a", "layer_norm1"),
+            ("ln_b", "layer_norm2"),
+            ("ffn.0", "mlp.fc1"),
+            ("ffn.2", "mlp.fc2"),
+        )
+    }
 
 
 VH = "vision_model.head."
-SIGLIP_RULES = _tower("see", "vision_model") | _tower("read", "text_model") | {
-    "warmth": "logit_scale", "shift": "logit_bias", "where": "vision_model.embeddings.position_embedding.weight",
-    "place": "text_model.embeddings.position_embedding.weight",
-    "word.weight": "text_model.embeddings.token_embedding.weight",
-    "pool.query": VH + "probe",
-    **{f"pool.{new}.{p}": lambda a, p=p, part=part: part(a(f"{VH}attention.in_proj_{p}")) for p in ("weight", "bias")
-       for new, part in (("q", lambda t: t[:32]), ("kv", lambda t: t[32:]))},
-    **{f"{new}.{p}": f"{old}.{p}" for p in ("weight", "bias") for new, old in (
-        ("cut", "vision_model.embeddings.patch_embedding"), ("see_norm", "vision_model.post_layernorm"),
-        ("read_norm", "text_model.final_layer_norm"), ("project", "text_model.head"),
-            ("pool.o", VH + "attention.out_proj"),
-        ("pool.ln", VH + "layernorm"), ("pool.ffn.0", VH + "mlp.fc1"), ("pool.ffn.2", VH + "mlp.fc2"))},
-}
+SIGLIP_RULES = (
+    _tower("see", "vision_model")
+    | _tower("read", "text_model")
+    | {
+        "warmth": "logit_scale",
+        "shift": "logit_bias",
+        "where": "vision_model.embeddings.position_embedding.weight",
+        "place": "text_model.embeddings.position_embedding.weight",
+        "word.weight": "text_model.embeddings.token_embedding.weight",
+        "pool.query": VH + "probe",
+        **{
+            f"pool.{new}.{p}": lambda a, p=p, part=part: part(a(f"{VH}attention.in_proj_{p}"))
+            for p in ("weight", "bias")
+            for new, part in (("q", lambda t: t[:32]), ("kv", lambda t: t[32:]))
+        },
+        **{
+            f"{new}.{p}": f"{old}.{p}"
+            for p in ("weight", "bias")
+            for new, old in (
+                ("cut", "vision_model.embeddings.patch_embedding"),
+                ("see_norm", "vision_model.post_layernorm"),
+                ("read_norm", "text_model.final_layer_norm"),
+                ("project", "text_model.head"),
+                ("pool.o", VH + "attention.out_proj"),
+                ("pool.ln", VH + "layernorm"),
+                ("pool.ffn.0", VH + "mlp.fc1"),
+                ("pool.ffn.2", VH + "mlp.fc2"),
+            )
+        },
+    }
+)
 
 SIGLIP = Model(
-    "s-siglip", siglip, "SigLIP's two towers against a port with packed projections and functional positions",
+    "s-siglip",
+    siglip,
+    "SigLIP's two towers against a port with packed projections and functional positions",
     (
-        Fault("text-causal", "wrong mask", "forward", "text_model.encoder.layers.0.self_attn", P.method(
-            "read.0", "mixed", lambda self, q, k, v: attend(q, k, v, causal=True)), "text attends causally in layer 0",
-            also="text_model.encoder.layers.0", planted="read.0", mapped=True),
-        Fault("first-word", "wrong code", "forward", "text_model", P.method("", "last", lambda self, x: x[:, 0]),
-              "the first token is pooled, not the last", also="text_model.head ROOT", planted=""),
-        Fault("not-normalised", "wrong code", "forward", "", P.method("", "logits", lambda self, t, i: (
-            t @ F.normalize(i).T * self.warmth.exp() + self.shift)), "text features are not normalised", planted="",
-                mapped=True),
-        Fault("softmax-loss", "loss", "loss", "", P.criterion(lambda y, b: F.cross_entropy(y, torch.arange(len(y)))),
-              "CLIP's loss for SigLIP's", planted=""),
-        Fault("tower-detached", "backward", "backward gradient", "vision_model.head",
+        Fault(
+            "text-causal",
+            "wrong mask",
+            "forward",
+            "text_model.encoder.layers.0.self_attn",
+            P.method("read.0", "mixed", lambda self, q, k, v: attend(q, k, v, causal=True)),
+            "text attends causally in layer 0",
+            also="text_model.encoder.layers.0",
+            planted="read.0",
+            mapped=True,
+        ),
+        Fault(
+            "first-word",
+            "wrong code",
+            "forward",
+            "text_model",
+            P.method("", "last", lambda self, x: x[:, 0]),
+            "the first token is pooled, not the last",
+            also="text_model.head ROOT",
+            planted="",
+        ),
+        Fault(
+            "not-normalised",
+            "wrong code",
+            "forward",
+            "",
+            P.method("", "logits", lambda self, t, i: t @ F.normalize(i).T * self.warmth.exp() + self.shift),
+            "text features are not normalised",
+            planted="",
+            mapped=True,
+        ),
+        Fault(
+            "softmax-loss",
+            "loss",
+            "loss",
+            "",
+            P.criterion(lambda y, b: F.cross_entropy(y, torch.arange(len(y)))),
+            "CLIP's loss for SigLIP's",
+            planted="",
+        ),
+        Fault(
+            "tower-detached",
+            "backward",
+            "backward gradient",
+            "vision_model.head",
             before("pool", torch.Tensor.detach),
-              "the vision tower is cut off below its head", also="vision_model", planted="pool.kv", mapped=True),
-        Fault("gelu-exact", "activation", "forward", "vision_model.encoder.layers.1.mlp", P.exchanged(
-            "see.1.ffn.1", lambda _: nn.GELU()), "exact GELU in one layer", planted="see.1.ffn.1",
-            also="vision_model.encoder.layers.1.mlp.activation_fn vision_model.encoder.layers.1.mlp.fc2"),
-        Fault("scale-twice", "optimizer groups", "update", "", lambda t: _own_rate(t, "warmth"),
-              "the temperature learns ten times as fast", planted="", mapped=True),
+            "the vision tower is cut off below its head",
+            also="vision_model",
+            planted="pool.kv",
+            mapped=True,
+        ),
+        Fault(
+            "gelu-exact",
+            "activation",
+            "forward",
+            "vision_model.encoder.layers.1.mlp",
+            P.exchanged("see.1.ffn.1", lambda _: nn.GELU()),
+            "exact GELU in one layer",
+            planted="see.1.ffn.1",
+            also="vision_model.encoder.layers.1.mlp.activation_fn vision_model.encoder.layers.1.mlp.fc2",
+        ),
+        Fault(
+            "scale-twice",
+            "optimizer groups",
+            "update",
+            "",
+            lambda t: _own_rate(t, "warmth"),
+            "the temperature learns ten times as fast",
+            planted="",
+            mapped=True,
+        ),
         *common.faults("no-clip", planted=""),
     ),
-    (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
-     *common.cleans("fp16 fp32-autocast+ three-steps warmup+ sgd")),
+    (
+        C("port", "the port"),
+        C("port-mapped", "the port with its mapping", mapped=True),
+        *common.cleans("fp16 fp32-autocast+ three-steps warmup+ sgd"),
+    ),
     port=ported(siglip, TwoTowers, SIGLIP_RULES, 2, give("text", "pixels")),
-    mapping={"TopLayer": {
-        "vision_model.embeddings.patch_embedding": "cut", "vision_model.encoder.layers": "see",
-        "vision_model.post_layernorm": "see_norm", "vision_model.head": "pool", "text_model.head": "project",
-        "text_model.embeddings.token_embedding": "word", "text_model.encoder.layers": "read",
-        "text_model.final_layer_norm": "read_norm"},
-        "SiglipEncoderLayer": {"qkv": {"from": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
-                               "self_attn.out_proj": "join", "layer_norm1": "ln_a", "layer_norm2": "ln_b",
-                               "mlp": "ffn"},
+    mapping={
+        "TopLayer": {
+            "vision_model.embeddings.patch_embedding": "cut",
+            "vision_model.encoder.layers": "see",
+            "vision_model.post_layernorm": "see_norm",
+            "vision_model.head": "pool",
+            "text_model.head": "project",
+            "text_model.embeddings.token_embedding": "word",
+            "text_model.encoder.layers": "read",
+            "text_model.final_layer_norm": "read_norm",
+        },
+        "SiglipEncoderLayer": {
+            "qkv": {"from": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
+            "self_attn.out_proj": "join",
+            "layer_norm1": "ln_a",
+            "layer_norm2": "ln_b",
+            "mlp": "ffn",
+        },
         "SiglipMultiheadAttentionPoolingHead": {"layernorm": "ln", "mlp": "ffn"},
-        "SiglipMLP": {"fc1": "0", "activation_fn": "1", "fc2": "2"}},
+        "SiglipMLP": {"fc1": "0", "activation_fn": "1", "fc2": "2"},
+    },
 )
 
 
@@ -385,38 +702,98 @@ def _own_rate(training, name):
 
 
 def swin():
-    return images("s-swin", 16)(lambda T: T.SwinForImageClassification(T.SwinConfig(
-        image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, num_labels=6,
-        drop_path_rate=0.0)))
+    return images("s-swin", 16)(
+        lambda T: T.SwinForImageClassification(
+            T.SwinConfig(
+                image_size=16,
+                patch_size=2,
+                embed_dim=16,
+                depths=[2, 2],
+                num_heads=[2, 4],
+                window_size=4,
+                num_labels=6,
+                drop_path_rate=0.0,
+            )
+        )
+    )
 
 
 SW = "swin.encoder.layers."
 SWIN = Model(
-    "s-swin", swin, "Swin, the same code on both sides: windows, shifts, relative positions",
+    "s-swin",
+    swin,
+    "Swin, the same code on both sides: windows, shifts, relative positions",
     (
-        Fault("no-shift", "setting", "forward", SW + "0.blocks.1", P.setting(SW + "0.blocks.1", shift_size=0),
-              "the second block does not shift its windows"),
-        Fault("table-flipped", "initial weights", "init", SW + "1.blocks.0.attention.relative_position_bias", P.values(
-            SW + "1.blocks.0.attention.relative_position_bias", "relative_position_bias_table", lambda w: w.flip(0)),
-            "relative positions have the other sign"),
-        Fault("bias-left-out", "wrong code", "forward", SW + "1.blocks.1.attention.relative_position_bias", after(
-            SW + "1.blocks.1.attention.relative_position_bias", times(0.0)), "relative positions are left out",
-            also=SW + "1.blocks.1.attention"),
-        Fault("merge-order", "wrong code", "forward", SW + "0.downsample", before(SW + "0.downsample.norm", lambda x: x[
-            ..., [*range(16), *range(32, 48), *range(16, 32), *range(48, 64)]]), "patches are merged in another order",
-            also=SW + "0.downsample.norm"),
-        Fault("merge-backward", "backward", "backward gradient", SW + "0.downsample.reduction", bad_backward(
-            SW + "0.downsample.reduction", times(0.25)), "the merging's backward takes a mean",
-                also=SW + "0.downsample"),
-        Fault("half-softmax", "precision", "forward", SW + "0.blocks.0.attention.v_proj", after(
-            SW + "0.blocks.0.attention.v_proj", lambda y: y.to(torch.float16).float()),
-            "values are rounded to half precision in one layer"),
-        Fault("block-detached", "backward", "backward gradient", SW + "1.blocks.1.mlp", detached(SW + "1.blocks.1.mlp"),
-              "one feed-forward gets no gradient of its input", also=SW + "1.blocks.1.mlp.fc1"),
+        Fault(
+            "no-shift",
+            "setting",
+            "forward",
+            SW + "0.blocks.1",
+            P.setting(SW + "0.blocks.1", shift_size=0),
+            "the second block does not shift its windows",
+        ),
+        Fault(
+            "table-flipped",
+            "initial weights",
+            "init",
+            SW + "1.blocks.0.attention.relative_position_bias",
+            P.values(
+                SW + "1.blocks.0.attention.relative_position_bias", "relative_position_bias_table", lambda w: w.flip(0)
+            ),
+            "relative positions have the other sign",
+        ),
+        Fault(
+            "bias-left-out",
+            "wrong code",
+            "forward",
+            SW + "1.blocks.1.attention.relative_position_bias",
+            after(SW + "1.blocks.1.attention.relative_position_bias", times(0.0)),
+            "relative positions are left out",
+            also=SW + "1.blocks.1.attention",
+        ),
+        Fault(
+            "merge-order",
+            "wrong code",
+            "forward",
+            SW + "0.downsample",
+            before(
+                SW + "0.downsample.norm", lambda x: x[..., [*range(16), *range(32, 48), *range(16, 32), *range(48, 64)]]
+            ),
+            "patches are merged in another order",
+            also=SW + "0.downsample.norm",
+        ),
+        Fault(
+            "merge-backward",
+            "backward",
+            "backward gradient",
+            SW + "0.downsample.reduction",
+            bad_backward(SW + "0.downsample.reduction", times(0.25)),
+            "the merging's backward takes a mean",
+            also=SW + "0.downsample",
+        ),
+        Fault(
+            "half-softmax",
+            "precision",
+            "forward",
+            SW + "0.blocks.0.attention.v_proj",
+            after(SW + "0.blocks.0.attention.v_proj", lambda y: y.to(torch.float16).float()),
+            "values are rounded to half precision in one layer",
+        ),
+        Fault(
+            "block-detached",
+            "backward",
+            "backward gradient",
+            SW + "1.blocks.1.mlp",
+            detached(SW + "1.blocks.1.mlp"),
+            "one feed-forward gets no gradient of its input",
+            also=SW + "1.blocks.1.mlp.fc1",
+        ),
         *common.faults("bf16-weights betas"),
     ),
-    (*common.cleans("fp32-bf16 sdpa channels-last one-two threads fused"),
-     *common.cleans("bf16 fp16 autocast outliers muon three-steps", change=kernels("sdpa"))),
+    (
+        *common.cleans("fp32-bf16 sdpa channels-last one-two threads fused"),
+        *common.cleans("bf16 fp16 autocast outliers muon three-steps", change=kernels("sdpa")),
+    ),
 )
 
 MODELS = (VIT, CONVNEXT, SIGLIP, SWIN)
