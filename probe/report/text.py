@@ -474,11 +474,15 @@ def _alike(x: float, y: float) -> bool:
     return x == y or math.isclose(x, y, rel_tol=0.01)
 
 
+_ANY = 1e9
+"""times a limit from which on the number says no more than that: of integers, whose limit is nearly 0"""
+
+
 def stands(comparison: Comparison) -> str:
     """Say how far the first divergence is above its limit, and the verdict where that is further."""
     flip = comparison.flip
     assert flip is not None
-    if math.isinf(flip.first):
+    if flip.first > _ANY:
         return "above any limit"
     if flip.factor <= flip.first:
         return f"{_times(flip.first)}× above the limit"

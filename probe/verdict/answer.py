@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.detection_limit import limit_of_detection
+from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note, note
@@ -17,6 +18,7 @@ from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.rows import metrics_of, micro_of, rows_of
@@ -37,12 +39,14 @@ class Tally:
     only_a: dict[str, int] = field(default_factory=dict)
     """by path of a module without a partner: its calls"""
     only_b: dict[str, int] = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
     inputs: dict[str, State | None] = field(default_factory=dict)
     given_alone: tuple[dict[str, None], dict[str, None]] = field(default_factory=lambda: ({}, {}))
 
     def add(self, step: Step, verdicts: Verdicts) -> None:
         """Take in a step."""
         self.rows += rows_of(step, verdicts)
+        self.seen.add(step)
         self.paired += len(step.nodes)
         for half, nodes, only, name in ((step.a, step.of_a, self.only_a, "A"), (step.b, step.of_b, self.only_b, "B")):
             for call in half.calls:
@@ -116,7 +120,8 @@ def answer_of(
     findings: tuple[Divergence, ...],
     notes: Iterable[Note],
     reasons: Iterable[Note],
-    steps: Iterable[tuple[int, int]],
+    steps: Sequence[tuple[int, int]],
+    left_out: Iterable[LeftOut],
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
@@ -139,6 +144,7 @@ def answer_of(
         reasons=reasons,
         flip=margin_of(verdict, findings, tally.rows),
         unseen=limit_of_detection(verdict, True, tally.rows),
+        left_out=tuple(left_out),
         steps=tuple(steps),
         pairs=module_pairs(matching, *trees),
         runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),

@@ -20,7 +20,7 @@ _JUDGEMENTS: dict[State, JudgementName] = {
     State.AGREES: "noise",
     State.INHERITS: "inherited",
     State.INTRODUCED: "introduced",
-    State.HEALED: "not judged",
+    State.HEALED: "noise",
     State.OPEN: "not judged",
 }
 

@@ -23,6 +23,7 @@ from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.answer import Tally, answer_of, findings_in_order
+from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.judge.walk import Weights, judge
 from probe.verdict.side import Side
@@ -109,7 +110,8 @@ def _compare(
         if _are_both_broken(step):
             break
         before = weights_after(step)
-    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done)
+    left = left_out_of(tally.seen, (a, b), done, shift, tally.coverage(), tally.rows, min_coverage)
+    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left)
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:

@@ -76,6 +76,9 @@ class Side:
             for i in group.parameters
         }
         self.places = [(p.module, self.canonical(p.module, p.slot)) for p in reader.parameters]
+        recorded = ((p.module, p.slot) for p in reader.parameters)
+        self._slots = {place: slot for place, (_, slot) in zip(self.places, recorded, strict=True)}
+        self.phases: set[int] = set()
         self._weights: dict[int, list[Place]] = defaultdict(list)
         for place in self.places:
             self._weights[place[0]].append(place)
@@ -93,6 +96,10 @@ class Side:
         if dot:
             rest = state_name(self.framework, self._optimizers.get((module, parameter), ""), rest)
         return f"{name}{dot}{rest}"
+
+    def recorded_slot(self, module: int, name: str) -> str:
+        """Return the recorded slot of a parameter with a canonical name."""
+        return self._slots.get((module, name), name)
 
     def zeros(self, place: Place) -> Tensor:
         """Return the gradient, or update, of a parameter that has none."""
@@ -140,6 +147,7 @@ class Side:
         rows, sketches = reader.of_step("records", self.step), reader.of_step("sketches", self.step)
         by_key = {(call.micro, call.module, call.number): call for call in self.calls}
         names = rows.dtype.names or ()
+        self.phases.update(rows["phase"].tolist())
         columns = zip(*(rows[name].tolist() for name in names), strict=True)
         for at, (values, sketch) in enumerate(zip(columns, sketches, strict=True)):
             row = dict(zip(names, values, strict=True))

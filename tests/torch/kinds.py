@@ -164,7 +164,7 @@ def undecided_or(right: Right) -> Right:
 
 def names_mapping(answer: Any) -> bool:
     """What comes first speaks of the mapping."""
-    return not_aligned(answer) and "mapping" in "\n".join(str(answer).splitlines()[:8])
+    return not_aligned(answer) and "mapping" in "\n".join(str(answer).splitlines()[:10])
 
 
 def cases(pairs: list[Pair]) -> list[Any]:

@@ -222,7 +222,7 @@ def test_layers_with_weights_of_their_own(recordings: Callable[..., Path], case:
     assert_rightly_paired(found, a, b, truth)
     if not renamed:
         assert_said(found, verdict, places_a, places_b, text)
-        numbers = (r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+,\d{3})", "<number>")
+        numbers = (r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+(,\d{3})+)", "<number>")
         more = ((r"\S+\.h5", "<file>"), (r"\d+ downstream tensors", "<n> downstream tensors"))
         golden(f"changed-layers-{case}", f"{render(found).plain}\n", numbers, *more)
     else:

@@ -27,7 +27,8 @@ def blocks(kind: str) -> list[str]:
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder in which the commands have run, and what they printed."""
-    folder = tmp_path_factory.mktemp("guide")
+    folder = tmp_path_factory.mktemp("guide") / "work"
+    folder.mkdir()
     (folder / "train.py").write_text(blocks("python")[0], encoding="utf-8")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}

@@ -65,6 +65,20 @@ def test_an_update_that_differs_is_one_of_the_optimizer(tmp_path):
     assert (first.phase.label, first.path, first.step) == ("update", "", 0)
 
 
+def test_what_was_not_recorded_stands_beside_the_verdict(tmp_path):
+    a, b = (record(tmp_path / name, task="statistics", phases=["forward"]) for name in ("a.h5", "b.h5"))
+    answer = compare(a, b)
+    assert answer.verdict == "aligned"
+    assert {left.what for left in answer.left_out} >= {"phases"}
+    assert {"backward", "gradient", "update"} <= set(answer.left_out[0].names)
+
+
+def test_a_weight_without_a_partner_stands_beside_the_verdict(tmp_path):
+    a, b = (record(tmp_path / name, task="statistics") for name in ("a.h5", "b.h5"))
+    answer = compare(a, b, {"ignore": ["layers.1.mlp"]})
+    assert any(left.what == "weights" for left in answer.left_out), answer.left_out
+
+
 def test_one_run_compared_with_itself_shows_nothing(tmp_path):
     a = record(tmp_path / "a.h5")
     assert compare(a, a).verdict == "undecided"

@@ -23,6 +23,8 @@ _CANCELLED = 0.1
 _OTHER_SPLIT, _OTHER_SPLIT_32 = 4.0, 1024.0
 """of √u in 16 bits, and of u: what is left of an error if another split of the batch leaves the way uncompared"""
 _SEVERAL = 32
+_GONE = 0.02
+"""what loss and gradients keep of a difference that they took back is at most this share of it"""
 
 
 @dataclass
@@ -94,26 +96,25 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
 
 
 def drop_unseen(judging: Judging) -> None:
-    """Take back findings in rows that the loss does not see, if neither loss nor gradients of parameters show them.
+    """Take back findings of the forward pass of which nothing is left in the loss and the parameters' gradients.
 
-    Statistics do not tell rows apart, but that some have no gradient; values do (`probe.verdict.distance.views`).
+    These are the last uses: of rows that a mask hides, experts of other numbers, axes turned outside of a call.
     """
     verdicts = judging.verdicts
-    judged = [each for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
-    agree = all(each.state in (State.EQUAL, State.AGREES) for each in judged)
-    are_unseen = all(_may_be_unseen(judging, finding) for finding in verdicts.findings)
-    has_loss = loss_error(judging.step) is not None
-    if verdicts.findings and judged and are_unseen and agree and has_loss and loss_agrees(judging):
+    found = loss_error(judging.step)
+    judged = [each.error for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
+    if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
+        return
+    left = max(found[0], *judged)
+    if all(_is_gone(finding, left) for finding in verdicts.findings):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")
 
 
-def _may_be_unseen(judging: Judging, finding: Finding) -> bool:
-    event, error = finding.event, finding.error
-    if finding.phase is not Phase.FORWARD or event is None or error is None or error.size < BEFORE_LOSS:
-        return False
-    gradients = judging.step.gradients_of(event)
-    return gradients is not None and all(0 < each.shape[-1] <= each.zeros for each in gradients if each.shape)
+def _is_gone(finding: Finding, left: float) -> bool:
+    error = finding.error
+    is_forward = finding.phase is Phase.FORWARD and error is not None
+    return is_forward and error.size > BEFORE_LOSS and left <= _GONE * error.size
 
 
 def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:

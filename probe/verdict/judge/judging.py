@@ -115,4 +115,4 @@ def _mean_error(event: Event, error: Error) -> float:
     if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < _MANY:
         return 0.0
     shift = math.sqrt(a.size) * abs(a.mean - b.mean) / larger
-    return shift if math.isfinite(shift) else 0.0
+    return shift if shift <= 2 * error.size else 0.0  # of masks, by other numbers

@@ -21,6 +21,8 @@ class ParameterPairs:
         self.a, self.b, self.bundles = a, b, matching.weight_bundles
         self.b_of = {pair.a: pair.b for pair in matching.pairs}
         self.a_of = {pair.b: pair.a for pair in matching.pairs}
+        self.fused: list[WeightBundle] = []
+        """those of the bundles that were found on both sides"""
         self.tied_a, self.tied_b = _tied_places(a), _tied_places(b)
 
     def events(self, phase: Phase, role: Role) -> Iterator[Event]:
@@ -82,6 +84,8 @@ class ParameterPairs:
             shapes = [[tensor.laid for tensor in row] for row in tensors]
             if problem_of(shapes, bundle.fusion):
                 continue
+            if bundle not in self.fused:
+                self.fused.append(bundle)
             made = joined(tensors, bundle.fusion, whole_shape(shapes, bundle.fusion))
             for place in places:
                 here.pop(place, None)
