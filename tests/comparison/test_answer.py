@@ -90,7 +90,7 @@ def test_the_table(clean: Clean, faulty: Faulty) -> None:
 NUMBER = (int, float)
 
 
-NODE = {"step": int, "micro": int, "path": str, "class": str, "call": int, "slot": str}
+NODE = {"step": int, "micro": int, "path": str, "class": str, "call": int, "slot": str, "file": str, "line": int}
 
 
 METRICS = {
@@ -144,7 +144,7 @@ ACCEPTANCE = {
 }  # fmt: skip
 RUN = {
     "models": [str], "modules": int, "parameters": int, "steps": int, "framework": str, "version": str,
-    "is_without_gradients": bool,
+    "is_without_gradients": bool, "losses": [object],
 }  # fmt: skip
 VALUE = {"name": str, "value": object, "shown": str, "from": {"given", "default", "implied", "derived"}}
 SETTING = {
@@ -205,11 +205,9 @@ def test_json_has_the_names_of_the_design(
     assert document["first_divergence"] == (document["divergences"][0] if fault else None)
     if fault == "eps":
         first = document["first_divergence"]
-        assert (
-            first["a"]
-            == first["b"]
-            == [{"step": 0, "micro": 0, "path": "layers.1.norm2", "class": "RMSNorm", "call": 0, "slot": "0"}]
-        )
+        place = {"step": 0, "micro": 0, "path": "layers.1.norm2", "class": "RMSNorm", "call": 0, "slot": "0"}
+        assert first["a"] == first["b"] == [place | {name: first["a"][0][name] for name in ("file", "line")}]
+        assert first["a"][0]["file"].endswith("nn.py") and first["a"][0]["line"] > 0
         assert first["estimated"] is (task == "statistics")
         assert (first["metrics"]["max_abs"] is None) is (task == "statistics")
         if task == "tensor":

@@ -168,7 +168,7 @@ def test_names_are_text(tmp_path: Path, name: str) -> None:
         (("-o", "x.svg", "--at", "layers.1.mlp", "--step", "1"), 0, "the graph is in x.svg"),
         (("-o", "x.svg", "--at", "layers.9"), 3, "at='layers.9': no module of that path ran in the step"),
         (("-o", "none/x.svg"), 3, "cannot write none/x.svg: No such file"),
-        (("-lm", "m.yaml"), 3, "are for two recordings: expected probe view A B"),
+        (("-lm", "m.yaml"), 3, "for two recordings, and one was given: expected probe view A B"),
         (("a.h5", "--at", "norm"), 3, "are for one recording"),
     ],
 )
