@@ -7,20 +7,15 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from probe.config import RecordConfig
 from probe.errors import ExistsError, StoreError
 
-
-class Target(NamedTuple):
-    """Which file a process records to."""
-
-    path: Path
-    is_of_the_time: bool
-    """its name was made of the time: it gets a number where another run has begun in the same second"""
-    is_news: bool
-    """nobody has named it or its folder, so it is said"""
+Target = tuple[Path, bool, bool]
+"""Which file a process records to; whether its name was made of the time, so that it gets a number where another run has begun in
+the same second; whether nobody has named it or its folder, so that it is said. A plain tuple: what evaluates code when it is
+imported, as named tuples do, makes Python forget at its end that the program was interrupted."""
 
 
 def place_in_the_world() -> tuple[int, int]:
@@ -69,7 +64,7 @@ def target_of(
         target = target / default
     if world_size > 1:
         target = target.with_name(f"{target.stem}.rank{rank:05d}{target.suffix or '.h5'}")
-    return Target(target, world_size == 1 and (is_folder or not given), not given)
+    return target, world_size == 1 and (is_folder or not given), not given
 
 
 def overwrites(overwrite: bool | None) -> bool:
@@ -111,7 +106,7 @@ def check(
     rank, world_size = place_in_the_world()
     if path is None or not settings.wants_rank(rank):
         return
-    target = target_of(path, rank, world_size).path
+    target, _, _ = target_of(path, rank, world_size)
     if not target.parent.is_dir():
         raise StoreError(f"cannot create {target}: the folder {target.parent} isn't there")
     if target.exists() and not overwrites(overwrite):
