@@ -14,8 +14,7 @@ from probe.errors import ExistsError, StoreError
 
 Target = tuple[Path, bool, bool]
 """Which file a process records to; whether its name was made of the time, so that it gets a number where another run has begun in
-the same second; whether nobody has named it or its folder, so that it is said. A plain tuple: what evaluates code when it is
-imported, as named tuples do, makes Python forget at its end that the program was interrupted."""
+the same second; whether nobody has named it or its folder, so that it is said"""
 
 
 def place_in_the_world() -> tuple[int, int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
+import probe.messages  # noqa: F401  before the program: what is imported after an interrupt makes Python forget it at its end
 from probe.errors import ConfigError
 
 
