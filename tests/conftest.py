@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
+from probe.reproducibility import origins
+
 os.environ["PROBE_QUIET"] = "1"
 """here and in the processes that tests start, of which many hold what is printed against a run without probe"""
 
@@ -31,3 +33,9 @@ def room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the disk have room: how much is free on the machine that runs the tests is no part of any of them."""
     usage = SimpleNamespace(total=1 << 50, used=0, free=1 << 50)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+
+@pytest.fixture(autouse=True)
+def no_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what a test told probe of its process: every recording of a later one would say it."""
+    monkeypatch.setattr(origins, "_facts", {})

@@ -13,13 +13,11 @@ paddle = pytest.importorskip("paddle")
 
 import probe  # noqa: E402
 from probe.adapters.paddle.seeding import to_tensor  # noqa: E402
-from probe.reproducibility import origins  # noqa: E402
 from probe.reproducibility.inputs import tensor_maker  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(origins, "_facts", {})
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     for framework in ("torch", "mindspore"):
         monkeypatch.delitem(sys.modules, framework, raising=False)

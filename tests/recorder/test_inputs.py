@@ -29,11 +29,6 @@ SPEC = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_origins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_facts", {})
-
-
 def test_the_numbers_are_these() -> None:
     """Other numbers on another machine, or in another version, would make every comparison worthless."""
     made = probe.make_inputs(SPEC, seed=42)

@@ -28,7 +28,6 @@ OWN = "generators that the program makes itself (numpy.random.default_rng()) hav
 
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_facts", {})
     monkeypatch.setenv("PYTHONHASHSEED", "")
     monkeypatch.delenv("PYTHONHASHSEED")
     for framework in ("torch", "paddle", "mindspore"):  # theirs are tested with them
