@@ -24,8 +24,9 @@ from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
+from probe.verdict.judge.judging import Weights
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
-from probe.verdict.judge.walk import Weights, judge
+from probe.verdict.judge.walk import judge
 from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
 
