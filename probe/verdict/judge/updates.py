@@ -162,15 +162,20 @@ class _Updates:
     def _written(self) -> list[_Wrong]:
         """Judge the weights that the step left: what they were before, moved by their updates."""
         parameters = self.step.parameters
-        was = {event.place: error.apart for event, error in self.judging.before}
+        was = {event.place: error.apart for event, error in self.judging.before if not error.is_bound}
         moved = [half.params.get((Phase.UPDATE, Role.DELTA), {}) for half in (self.step.a, self.step.b)]
         updates = {event.place: event for event in parameters.events(Phase.UPDATE, Role.DELTA)}
         wrong = []
         for event in parameters.events(Phase.UPDATE, Role.PARAM) if any(moved) else ():
             error, place = self.step.error(event), event.place
-            if error is None or place not in was or not math.isfinite(error.size):
-                continue
             update = self.step.error(updates[place]) if place in updates else None
+            if (
+                error is None
+                or place not in was
+                or not math.isfinite(error.size)
+                or (update is not None and update.is_bound)
+            ):
+                continue
             apart = was[place] + (update.apart if update is not None else 0.0)
             limit = max(WEIGHTS.limit(event.u, 0), _APART * apart / max(error.norm_a, error.norm_b, 1e-300))
             if error.size > limit:
