@@ -74,7 +74,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     assert event.a is not None and event.node is not None
     if event.a.kind == "integer":
         limit = routing_limit(event.a.size, sources.error)
-        if 0 < error.size <= limit:
+        if 0 < error.size <= limit and not sources.is_wrong:
             _note_routing(judging, event, error)
     else:
         gain = softmax_gain(step, judging.graph.segment(event))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from probe.records import Phase, Role
@@ -66,7 +65,7 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
         assert event.place is not None
         error = step.error(event, factor)
         if error is None:
-            if not event.is_paired and step.parameters.both_have(event) and _is_lost(event, events):
+            if _is_without(judging, event) and any(each.is_paired for each in events):
                 wrong.append(_Wrong(math.inf, event, Error(math.inf), 0.0))
             continue
         assert event.a is not None and event.b is not None
@@ -106,6 +105,8 @@ def drop_unseen(judging: Judging) -> None:
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
     left = max(found[0], *judged)
+    if any(_is_without(judging, event) for event in judging.step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD)):
+        return
     if all(_is_gone(judging, finding, left) for finding in verdicts.findings):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")
@@ -113,6 +114,8 @@ def drop_unseen(judging: Judging) -> None:
 
 def _is_gone(judging: Judging, finding: Finding, left: float) -> bool:
     error = finding.error
+    if finding.phase is Phase.BACKWARD and finding.event is not None and not finding.event.is_paired:
+        return left <= _GONE  # one side did not record it: views that are changed in place
     if finding.phase is not Phase.FORWARD or error is None or _is_of_one_layer(judging, finding):
         return False
     return error.size > BEFORE_LOSS and left <= _GONE * error.size
@@ -136,11 +139,10 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
     judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error)
 
 
-def _is_lost(event: Event, events: Iterable[Event]) -> bool:
-    """Return True if a gradient that only one side has is not zero: none and a zero one are the same."""
+def _is_without(judging: Judging, event: Event) -> bool:
+    """Return True if one side alone has a gradient that is not zero: none and a zero one are the same."""
     one = event.a if event.a is not None else event.b
-    assert one is not None
-    return one.norm > 0 and any(each.is_paired for each in events)
+    return not event.is_paired and judging.step.parameters.both_have(event) and one is not None and one.norm > 0
 
 
 def _is_multiple(event: Event, error: Error, u: float, sources: float) -> bool:

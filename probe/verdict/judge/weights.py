@@ -62,7 +62,11 @@ def judge_buffers(judging: Judging) -> None:
     for event in step.parameters.events(Phase.UPDATE, Role.BUFFER):
         error, place = step.error(event), event.place
         assert place is not None
-        if error is None or place[0] in verdicts.differing_buffers or place[0] not in given:
+        first = verdicts.differing_buffers.get(place[0])
+        if error is None or first is not None or place[0] not in given:
+            is_left = error is not None and error.size > WEIGHTS.limit(event.u, 0)
+            if first is not None and is_left and not (verdicts.findings or step.is_other_code(place[0])):
+                judging.finds(Phase.INIT, (step.path(place[0]),), first, 0.0, "buffer", error=step.error(first))
             continue
         sources, u, is_behind = given[place[0]]
         limit = GRADIENT.limit(max(u, event.u), sources)
