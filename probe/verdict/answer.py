@@ -21,6 +21,7 @@ from probe.structure.tree import Tree
 from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
+from probe.verdict.ranks import ranks_of
 from probe.verdict.rows import metrics_of, micro_of, rows_of
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
@@ -107,7 +108,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         tuple(refs_b),
         metrics_of(event, finding.error) if event is not None and finding.error is not None else None,
         finding.limit,
-        tuple(facts),
+        (*facts, *ranks_of(step, finding)),
         advice,
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
     )
@@ -265,10 +266,10 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
 }
 
 
-def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[Divergence]:
+def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Divergence]]:
     """Yield findings in causal order, each module once."""
     seen: set[tuple[str, ...]] = set()
     for finding in sorted(findings, key=lambda each: each.phase):
         if finding.paths not in seen:
             seen.add(finding.paths)
-            yield divergence_of(step, finding)
+            yield finding, divergence_of(step, finding)

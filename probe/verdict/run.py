@@ -26,6 +26,7 @@ from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.judge.walk import Weights, judge
+from probe.verdict.ranks import let_see, lost_parts, unused_dims, with_copies
 from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
 
@@ -66,6 +67,7 @@ def compare(
         second.require_steps()
         chosen = Direction(direction) if direction is not None else None
         matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
+        let_see(first, second, matching)
         return _compare(first, second, matching, shift, min_coverage, progress or (lambda done, total: None))
 
 
@@ -88,7 +90,11 @@ def _compare(
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
-    tally, notes, reasons = Tally(), [*guards.notes, *matching.notes], list(guards.reasons)
+    tally, notes, reasons = (
+        Tally(),
+        [*unused_dims(a, b, dict(matching.dims)), *guards.notes, *matching.notes],
+        list(guards.reasons),
+    )
     found: list[Divergence] = []
     unshown: list[Divergence] = []
     before: Weights | None = None
@@ -100,8 +106,9 @@ def _compare(
         done.append((number, there))
         tally.add(step, verdicts)
         progress(len(done), len(steps))
-        found += findings_in_order(step, _shown(verdicts, True))
-        unshown += findings_in_order(step, _shown(verdicts, False))
+        found += with_copies(step, findings_in_order(step, _shown(verdicts, True)))
+        unshown += [each for _, each in findings_in_order(step, _shown(verdicts, False))]
+        notes += lost_parts(step)
         if found:
             if len(done) < len(steps):
                 notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
