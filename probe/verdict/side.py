@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from probe.config import RecordConfig
 from probe.matching.result import View
 from probe.numbers.layouts import layout_of, state_name
 from probe.records import Phase, Role
@@ -31,6 +32,7 @@ class Call:
     caller: Call | None
     autocast: str
     has_gradients: bool
+    is_training: bool
     inner: list[Call] = field(default_factory=list)
     seen: dict[Role, dict[str, list[Tensor]]] = field(default_factory=dict)
 
@@ -55,8 +57,12 @@ class Side:
         in the order in which they began, without those of a recomputation
     params
         by phase and role: the tensors of parameters by place
-    logged
-        values that the program logged, by name
+    values
+        what the program logged, by module and slot
+    beside
+        what it logged outside of all modules, by name, and when
+    recomputed
+        modules that ran again in backward, but for those that another one called that did
     scalars
         numbers that the program logged, by name
     """
@@ -83,7 +89,9 @@ class Side:
         for place in self.places:
             self._weights[place[0]].append(place)
         self.params: dict[tuple[Phase, Role], dict[Place, Tensor]] = defaultdict(dict)
-        self.logged: dict[str, Tensor] = {}
+        self.values: dict[Place, list[Tensor]] = defaultdict(list)
+        self.beside: dict[str, tuple[int, Tensor]] = {}
+        self.recomputed: dict[int, None] = {}
         self.calls = self._read_calls()
         self._read_records()
 
@@ -111,6 +119,15 @@ class Side:
         """Return True if a parameter of a module has a gradient."""
         return any(place[0] == module for place in self.params.get((Phase.GRADIENT, Role.PARAM_GRAD), {}))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the step before was recorded too, so that this one did not record what it began with."""
+        return bool((self.reader.steps["step"] == self.step - 1).any())
+
+    def wants(self, phase: Phase) -> bool:
+        """Return True if a phase was to be recorded."""
+        return RecordConfig.from_recording(self.reader.info.config).wants_phase(phase)
+
     def weights_of(self, module: int) -> list[Place]:
         """Return the places of a module's own parameters."""
         return self._weights.get(module, [])
@@ -120,10 +137,19 @@ class Side:
         at = next(i for i, row in enumerate(steps) if row["step"] == self.step)
         first = int(steps["n_calls"][at - 1]) if at else 0
         found: dict[int, Call] = {}
-        columns = [rows[name].tolist() for name in ("module", "micro", "call", "seq", "end", "caller", "grad_enabled")]
+        columns = [
+            rows[name].tolist()
+            for name in ("module", "micro", "call", "seq", "end", "caller", "grad_enabled", "training")
+        ]
         casts = rows["autocast"].tolist()
-        for number, (module, micro, call, begin, end, caller, learns) in enumerate(zip(*columns, strict=True)):
+        again: set[int] = set()
+        for number, (module, micro, call, begin, end, caller, learns, training) in enumerate(
+            zip(*columns, strict=True)
+        ):
             if rows["recomputed"][number]:
+                again.add(number)
+                if caller - first not in again:
+                    self.recomputed.setdefault(module)
                 continue
             info, around = modules[module], found.get(caller - first)
             found[number] = made = Call(
@@ -137,6 +163,7 @@ class Side:
                 around,
                 casts[number].decode(),
                 bool(learns),
+                bool(training),
             )
             if around is not None:
                 around.inner.append(made)
@@ -175,9 +202,11 @@ class Side:
                 self.params[Phase(row["phase"]), role][module, self.canonical(module, slot)] = tensor
                 continue
             call = by_key.get((row["micro"], module, row["call"]))
-            if call is None or role is Role.VALUE:
-                self.logged[slot] = tensor
-            else:
+            if role is Role.VALUE:
+                self.values[module, slot].append(tensor)
+                if row["phase"] == Phase.LOSS:
+                    self.beside.setdefault(slot, (row["seq"], tensor))
+            elif call is not None:
                 call.seen.setdefault(role, {}).setdefault(slot, []).append(tensor)
 
 

@@ -50,6 +50,10 @@ def judge_loss(judging: Judging) -> None:
     limit = _limit(judging, roots, found[1])
     if found[0] <= limit:
         return
+    if not roots:
+        if not verdicts.findings and step.nodes:
+            verdicts.notes.append("loss-without-outputs")
+        return
     inputs = [event for node in step.nodes if node.parent is None for event in node.inputs if event.is_paired]
     waiting = [event for event in inputs if verdicts.state(event) is State.OPEN and step.error(event) is not None]
     if waiting:  # what only the loss shows

@@ -24,6 +24,11 @@ class Batches:
     of_b: Mapping[int, int] = field(default_factory=dict)
     are_same: bool = True
     """False if the sides ran other micro-batches that cannot be joined"""
+    joined: int = 0
+    """how many micro-batches of one side are one of the other"""
+    joined_evaluations: int = 0
+    differing: str = ""
+    """an input that is not the same over all micro-batches together"""
 
 
 def batches_of(a: Side, b: Side) -> Batches:
