@@ -19,7 +19,7 @@ from probe.verdict.coverage.doubts import Doubts
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding
 from probe.verdict.ranks import ranks_of
-from probe.verdict.rows import metrics_of, micro_of
+from probe.verdict.rows import metrics_of, micro_of, why_not
 from probe.verdict.steps.step import Step
 
 _CONFIDENCE = 0.9
@@ -106,11 +106,14 @@ def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef
 
 
 def _kind(finding: Finding) -> Kind:
-    if finding.code == "model-input":
-        return Kind.INPUTS
+    if finding.code in _KINDS:
+        return _KINDS[finding.code]
     if finding.error is not None and math.isinf(finding.error.size):
         return Kind.NONFINITE if finding.error.view is View.NON_FINITE else Kind.MISSING
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
+
+
+_KINDS = {"model-input": Kind.INPUTS, "weight-shape": Kind.SHAPE, "weight-kind": Kind.DTYPE}
 
 
 # Facts: what was found, and what to look at, by the code of a finding
@@ -167,6 +170,19 @@ def _weight(step: Step, finding: Finding) -> Said:
     return [note("weights-differ", when=note("before-first-step"))], note("loading-of-weight")
 
 
+def _form(step: Step, finding: Finding) -> Said:
+    assert finding.event is not None
+    advice = "built-with-other-sizes" if finding.code == "weight-shape" else "other-kind-of-numbers"
+    return [why_not(finding.event)], note(advice)
+
+
+def _model_input(step: Step, finding: Finding) -> Said:
+    event = finding.event
+    is_open = event is not None and event.is_paired and step.error(event) is None
+    told = why_not(event) if is_open and event is not None else note("model-is-given-other-inputs")
+    return [*finding.facts, told][:1], note("same-batch")
+
+
 def _mapping(step: Step, finding: Finding) -> Said:
     event = finding.event
     assert event is not None and event.place is not None
@@ -181,7 +197,9 @@ def _settings(step: Step, finding: Finding) -> Said:
 
 
 def _loss(step: Step, finding: Finding) -> Said:
-    return [note("loss-alone-differs")], note("loss-scale-or-reduction")
+    losses = [half.scalars.get("loss") for half in (step.a, step.b)]
+    told = [note("losses-differ", a=losses[0], b=losses[1])] if None not in losses else []
+    return [*told, note("loss-alone-differs")], note("loss-scale-or-reduction")
 
 
 def _update(step: Step, finding: Finding) -> Said:
@@ -193,8 +211,10 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
     "caller": _caller,
     "unpaired-call": _caller,
     "maker-of-inputs": _caller,
-    "model-input": _plain("model-is-given-other-inputs"),
+    "model-input": _model_input,
     "weight": _weight,
+    "weight-shape": _form,
+    "weight-kind": _form,
     "buffer": _plain("output-of-module-differs"),
     "mapping": _mapping,
     "loss": _loss,

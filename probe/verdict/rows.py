@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from probe.comparison.distance.metrics import Metrics, Status
-from probe.comparison.notes import note
+from probe.comparison.notes import Note, note
 from probe.comparison.result import SlotResult
 from probe.records import JudgementName
 from probe.verdict.distance.error import Error, View
@@ -39,8 +39,7 @@ def micro_of(event: Event | None) -> int:
 def metrics_of(event: Event, error: Error | None) -> Metrics:
     """Return an error in the terms of the answer."""
     if error is None:
-        shapes = [tensor.shape if tensor is not None else () for tensor in (event.a, event.b)]
-        return Metrics(Status.NOT_COMPARABLE, why=note("shapes-differ", a=shapes[0], b=shapes[1]))
+        return Metrics(Status.NOT_COMPARABLE, why=why_not(event))
     assert event.a is not None or event.b is not None
     is_equal = error.size == 0 and not error.is_bound
     status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
@@ -59,6 +58,17 @@ def metrics_of(event: Event, error: Error | None) -> Metrics:
         is_lower_bound=error.is_bound,
         of_integers=error.view is View.INTEGERS,
     )
+
+
+def why_not(event: Event) -> Note:
+    """Say why two tensors cannot be compared."""
+    a, b = event.a, event.b
+    assert a is not None and b is not None
+    if a.size != b.size:
+        return note("shapes-differ", a=a.shape, b=b.shape)
+    if not (a.is_known and b.is_known):
+        return note("no-statistics")
+    return note("kinds-differ", a=a.dtype, b=b.dtype)
 
 
 def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from probe.config import RecordConfig
 from probe.matching.result import View
 from probe.numbers.layouts import layout_of, state_name
-from probe.records import Phase, Role
+from probe.records import Phase, Role, Task
 from probe.store.reading.reader import Reader
 from probe.verdict.tensors import Tensor, zeros
 
@@ -176,8 +176,13 @@ class Side:
         names = rows.dtype.names or ()
         self.phases.update(rows["phase"].tolist())
         columns = zip(*(rows[name].tolist() for name in names), strict=True)
+        has_norms_alone = (
+            reader.info.config.get("task") == Task.NORMS and not rows["hash_kind"][rows["role"] != Role.INPUT].any()
+        )
         for at, (values, sketch) in enumerate(zip(columns, sketches, strict=True)):
             row = dict(zip(names, values, strict=True))
+            if has_norms_alone and row["role"] == Role.INPUT:  # hashes of inputs are for curves
+                continue
             role, slot, module = Role(row["role"]), reader.slots[row["slot"]], row["module"]
             is_parameter = role in PARAMETER_ROLES
             kind = row["hash_kind"]

@@ -13,6 +13,7 @@ from probe.verdict.distance.error import Error
 from probe.verdict.distance.values import error_of
 from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
+from probe.verdict.judge.beside import judge_beside
 from probe.verdict.judge.healing import Healing, may_be_written_otherwise
 from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
 from probe.verdict.judge.loss import loss_agrees
@@ -29,6 +30,7 @@ _LATER = 4.0
 
 def judge_forward(judging: Judging) -> None:
     """Judge what calls were given and returned, in the order of A."""
+    judge_beside(judging)
     moved = _rows_moved(judging)
     for event in judging.graph.forward():
         if not event.is_paired:
@@ -41,6 +43,10 @@ def judge_forward(judging: Judging) -> None:
             if rows <= of_rows * routing_limit(of_rows, sources.error):
                 judging.verdicts.routed[scope] = rows / of_rows
         if error is None:
+            if _is_other_batch(judging, event):
+                judging.verdicts.add(Verdict(event, State.INTRODUCED, 1.0, sources.u, 0.0))
+                judging.finds(Phase.FORWARD, ("",), event, 0.0, "model-input")
+                continue
             if not _is_wrong_size(judging, event, sources):
                 passed = max(sources.error, _routed(judging, event))
                 verdict = Verdict(event, State.OPEN, passed, sources.u, is_behind=sources.is_wrong, code="other-size")
@@ -162,6 +168,16 @@ def _waits_for_loss(judging: Judging, event: Event) -> bool:
 
 def _returns_more_than_a_loss(node: Node | None) -> bool:
     return node is not None and any(out.a is not None and out.a.size > 1 for out in node.outputs)
+
+
+def _is_other_batch(judging: Judging, event: Event) -> bool:
+    """Return True for an input of the model that has another size, as has all that the model returns."""
+    node = event.node
+    assert node is not None and event.a is not None and event.b is not None
+    if event.role is not Role.INPUT or node.parent is not None or event.a.size == event.b.size:
+        return False
+    outputs = [out for out in node.outputs if out.is_paired]
+    return bool(outputs) and all(judging.step.error(out) is None for out in outputs)
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:

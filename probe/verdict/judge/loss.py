@@ -8,6 +8,7 @@ import numpy as np
 
 from probe.numbers.statistics import dtype_of, unit_roundoff
 from probe.records import Phase, Role
+from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.verdicts import State
 from probe.verdict.noise.model import LOSS
@@ -27,7 +28,10 @@ def loss_error(step: Step) -> tuple[float, float] | None:
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
             size = max(abs(a), abs(b), 1e-30)
-            found.append((abs(a - b) / size, size))
+            is_known = math.isfinite(a), math.isfinite(b)
+            is_other = is_known[0] != is_known[1] or (math.isinf(a) and a == -b)
+            error = abs(a - b) / size if all(is_known) else math.inf if is_other else 0.0
+            found.append((error, size))
     return max(found) if found else None
 
 
@@ -42,12 +46,12 @@ def judge_loss(judging: Judging) -> None:
     """Judge the logged loss by what the model returned."""
     step, verdicts = judging.step, judging.verdicts
     found = loss_error(step)
-    if found is None or not math.isfinite(found[1]):
+    if found is None:
         return
     roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
-    limit = _limit(judging, roots, found[1])
+    limit = _limit(judging, roots, found[1]) if math.isfinite(found[1]) else 0.0
     if found[0] <= limit:
         return
     if not roots:
@@ -59,7 +63,8 @@ def judge_loss(judging: Judging) -> None:
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
-        judging.finds(Phase.LOSS, ("",), None, limit, "loss")
+        error = None if math.isfinite(found[0]) else Error(math.inf, view=View.NON_FINITE)
+        judging.finds(Phase.LOSS, ("",), None, limit, "loss", error=error)
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:

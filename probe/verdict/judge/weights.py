@@ -39,6 +39,8 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
             line = mapping_line(judging, event, error)
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
+    if judging.is_first and not before:
+        _judge_forms(judging)
     for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
@@ -65,6 +67,38 @@ def judge_buffers(judging: Judging) -> None:
         verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
         if is_wrong:
             judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+
+
+def _judge_forms(judging: Judging) -> None:
+    """Find weights of one class that have other sizes, or integers for floats; a padded vocabulary is neither."""
+    step = judging.step
+    events = [event for event in step.parameters.events(Phase.INIT, Role.PARAM) if event.is_paired]
+    vocabularies = {_sizes(event) for event in events if "mbedding" in _class(judging, event)}
+    for event in events:
+        a, b = event.a, event.b
+        assert a is not None and b is not None and event.place is not None
+        module = event.place[0]
+        if step.error(event) is not None or module not in step.pair_of or step.is_other_code(module):
+            continue
+        if a.kind != b.kind and a.size == b.size:
+            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, "weight-kind")
+        elif a.size != b.size and _sizes(event) not in vocabularies and not _is_part(judging, event):
+            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, "weight-shape")
+
+
+def _sizes(event: Event) -> tuple[int, int]:
+    assert event.a is not None and event.b is not None
+    return max(event.a.shape, default=1), max(event.b.shape, default=1)
+
+
+def _class(judging: Judging, event: Event) -> str:
+    assert event.place is not None
+    return judging.step.a.reader.modules[event.place[0]].class_name
+
+
+def _is_part(judging: Judging, event: Event) -> bool:
+    """Return True if one rank of several recorded, and may hold a part of the weight."""
+    return any(half.reader.info.world_size > 1 for half in (judging.step.a, judging.step.b))
 
 
 def mapping_line(judging: Judging, event: Event, error: Error) -> str:
