@@ -19,7 +19,7 @@ from probe.verdict.coverage.doubts import Doubts
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding
 from probe.verdict.ranks import ranks_of
-from probe.verdict.rows import metrics_of, micro_of, why_not
+from probe.verdict.rows import mask_note, metrics_of, micro_of, why_not
 from probe.verdict.steps.step import Step
 
 _CONFIDENCE = 0.9
@@ -44,7 +44,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
     facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
     return Divergence(
         finding.phase,
-        event.role if event is not None else Role.OUTPUT if finding.phase is Phase.LOSS else Role.DELTA,
+        event.role if event is not None else _ROLES.get(finding.phase, Role.DELTA),
         _kind(finding),
         _CONFIDENCE if finding.is_shown else _UNSHOWN,
         tuple(refs_a),
@@ -113,6 +113,8 @@ def _kind(finding: Finding) -> Kind:
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
 
 
+_ROLES = {Phase.LOSS: Role.OUTPUT, Phase.FORWARD: Role.INPUT}
+"""of findings without a tensor"""
 _KINDS = {"model-input": Kind.INPUTS, "weight-shape": Kind.SHAPE, "weight-kind": Kind.DTYPE}
 
 
@@ -180,6 +182,10 @@ def _model_input(step: Step, finding: Finding) -> Said:
     event = finding.event
     is_open = event is not None and event.is_paired and step.error(event) is None
     told = why_not(event) if is_open and event is not None else note("model-is-given-other-inputs")
+    if event is not None and finding.error is not None:
+        told = mask_note(event, finding.error) or told
+    if event is not None and event.role is Role.VALUE and not is_open:
+        told = note("logged-input-differs", slot=event.slot_a)
     return [*finding.facts, told][:1], note("same-batch")
 
 

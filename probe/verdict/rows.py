@@ -56,8 +56,21 @@ def metrics_of(event: Event, error: Error | None) -> Metrics:
         error.norm_b,
         estimated=error.view in (View.SKETCH, View.STATISTICS) and not is_equal,
         is_lower_bound=error.is_bound,
+        why=mask_note(event, error),
         of_integers=error.view is View.INTEGERS,
     )
+
+
+def mask_note(event: Event, error: Error) -> Note | None:
+    """Say in which notations two masks are written; None for what is none."""
+    a, b = event.a, event.b
+    if error.view is not View.MASK or a is None or b is None:
+        return None
+    if a.kind == b.kind == "integer":
+        return note("masks-are-inverses")
+    if a.kind == b.kind:
+        return note("masks-of-other-numbers", a=a.low, b=b.low)
+    return note("masks-of-other-kinds", a=a.dtype, b=b.dtype)
 
 
 def why_not(event: Event) -> Note:

@@ -108,6 +108,18 @@ class Doubts:
             self.is_over = True
             mine, theirs = counts if never[0] else counts[::-1]
             self.doubt(note("steps-not-told-apart", side="A" if never[0] else "B", forwards=mine, of_other=theirs))
+        elif batches.part:
+            self.is_over = True
+            half, other = (step.a, step.b) if batches.part == "A" else (step.b, step.a)
+            share = note(
+                "part-of-the-batch",
+                side=batches.part,
+                rank=half.reader.info.rank,
+                ranks=half.reader.info.world_size,
+                other="B" if batches.part == "A" else "A",
+                other_ranks=other.reader.info.world_size,
+            )
+            self.doubt(note("part-of-batch-not-compared", share=share))
         elif not all(counts):
             self.is_over = True
             said = without_gradients(self.runs) or note("no-micro-batch-on-one-side", step=step.a.step, **split)

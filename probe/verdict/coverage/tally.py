@@ -125,8 +125,9 @@ class Tally:
 
 def given(step: Step, verdicts: Verdicts) -> Iterator[Event]:
     """Yield what the program gave to the models, and what of the batch it logged beside them."""
-    yield from (event for node in step.nodes if node.parent is None for event in node.inputs)
-    yield from (event for event in verdicts.by_event if event.role is Role.VALUE)
+    found = [event for node in step.nodes if node.parent is None for event in node.inputs]
+    found += [event for event in verdicts.by_event if event.role is Role.VALUE]
+    yield from sorted(found, key=lambda event: event.at)
 
 
 def passes(step: Step, name: str) -> set[int]:

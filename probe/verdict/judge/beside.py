@@ -29,7 +29,15 @@ def judge_beside(judging: Judging) -> None:
             continue
         limit = FORWARD.floor(event.u) if a.kind != "integer" else 0.0
         is_wrong = error is None or error.size > limit
-        state = State.INTRODUCED if is_wrong else State.AGREES if error is not None and error.size else State.EQUAL
+        state = (
+            State.OPEN
+            if error is None
+            else State.INTRODUCED
+            if is_wrong
+            else State.AGREES
+            if error and error.size
+            else State.EQUAL
+        )
         size = 1.0 if error is None else bounded(error.size)
         judging.verdicts.add(Verdict(event, state, size, event.u, limit))
         if is_wrong:

@@ -115,6 +115,10 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
 
 def _find(judging: Judging, event: Event, error: Error, limit: float) -> None:
     """Name who answers for a tensor that nothing explains."""
+    labels = _labels_of(judging, event)
+    if labels is not None:
+        judging.finds(Phase.FORWARD, ("",), labels, limit, "model-input", error=judging.step.error(labels))
+        return
     paths, code = blame.of_value(judging, event)
     buffer = _differing_buffer(judging, paths)
     if buffer is not None:
@@ -164,6 +168,16 @@ def _waits_for_loss(judging: Judging, event: Event) -> bool:
     outputs = [out for out in node.outputs if out.a is not None]
     is_loss = any(out.a is not None and out.a.size == 1 for out in outputs)
     return is_loss and not any(_returns_more_than_a_loss(each.node) for each in shown)
+
+
+def _labels_of(judging: Judging, event: Event) -> Event | None:
+    """Return the input of the model that differs and that only its loss shows, of an output that is the loss."""
+    node = event.node
+    assert node is not None and event.a is not None
+    if event.role is not Role.OUTPUT or node.parent is not None or event.a.size > 1:
+        return None
+    known = (each for each in judging.verdicts.of_node(node) if each.code == "label-inputs")
+    return next((each.event for each in known), None)
 
 
 def _returns_more_than_a_loss(node: Node | None) -> bool:

@@ -113,7 +113,8 @@ def drop_unseen(judging: Judging) -> None:
 
 def _is_gone(finding: Finding, left: float) -> bool:
     error = finding.error
-    is_forward = finding.phase is Phase.FORWARD and error is not None
+    is_logged = finding.event is not None and finding.event.role is Role.VALUE
+    is_forward = finding.phase is Phase.FORWARD and error is not None and not is_logged
     return is_forward and error.size > BEFORE_LOSS and left <= _GONE * error.size
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from probe.numbers.fused import Fusion
+import numpy as np
+
+from probe.numbers.fused import Fusion, reordered
 from probe.records import Role
 from probe.verdict.side import Call, Side
 from probe.verdict.tensors import Shape, Tensor, added, joined
@@ -14,6 +17,16 @@ from probe.verdict.tensors import Shape, Tensor, added, joined
 GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
 _SAME = 1e-6
 """relative error of norms up to which both sides were given the same samples"""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the samples of several micro-batches lie in the one that they are."""
+
+    is_strided: bool = False
+    """each has every n-th sample"""
+    blocks: tuple[int, ...] = ()
+    """of parts of sequences: which block of those that follow one another each one of the whole is"""
 
 
 @dataclass(frozen=True)
@@ -29,40 +42,135 @@ class Batches:
     joined_evaluations: int = 0
     differing: str = ""
     """an input that is not the same over all micro-batches together"""
+    part: str = ""
+    """the side that is one rank of several and was given a part of the batch"""
+    order: Order = Order()
 
 
 def batches_of(a: Side, b: Side) -> Batches:
-    """Join consecutive micro-batches of the side that has more, if together they were given what the other side was."""
-    micros = [sorted({call.micro for call in side.calls if call.micro >= 0}) for side in (a, b)]
+    """Join passes of the side that has more, if together they were given what the other side was."""
+    part = _part_of_batch(a, b)
+    if part:
+        return Batches(are_same=False, part=part)
+    found = [_joined_passes(a, b, micros_of) for micros_of in (_training, _evaluations)]
+    trained, evaluated = found
+    if trained is None:
+        return Batches(are_same=False, differing=_differing(a, b))
+    of_a, of_b, order = trained
+    if evaluated is not None:
+        of_a, of_b = {**of_a, **evaluated[0]}, {**of_b, **evaluated[1]}
+    counts = [_most(list(targets)) for targets in (trained[:2], evaluated[:2] if evaluated is not None else ())]
+    return Batches(of_a, of_b, True, *counts, order=order)
+
+
+def _most(targets: Sequence[Mapping[int, int]]) -> int:
+    """Return how many passes are one, at most."""
+    return max((n for each in targets for n in Counter(each.values()).values()), default=0)
+
+
+def _training(side: Side) -> list[int]:
+    return sorted({call.micro for call in side.calls if call.micro >= 0})
+
+
+def _evaluations(side: Side) -> list[int]:
+    return sorted({call.micro for call in side.calls if call.micro < 0}, reverse=True)
+
+
+Joined = tuple[Mapping[int, int], Mapping[int, int], Order]
+
+
+def _joined_passes(a: Side, b: Side, micros_of: Callable[[Side], list[int]]) -> Joined | None:
+    """Return the common pass of each of either side, and how samples lie; None if they were given other ones."""
+    micros = [micros_of(side) for side in (a, b)]
     if len(micros[0]) == len(micros[1]):
-        return Batches(are_same=micros[0] == micros[1])
+        return ({}, {}, Order()) if micros[0] == micros[1] else None
     many, few = (a, b) if len(micros[0]) > len(micros[1]) else (b, a)
     mine, theirs = sorted(micros, key=len, reverse=True)
     share, rest = divmod(len(mine), max(len(theirs), 1))
     if not theirs or rest:
-        return Batches(are_same=False)
+        return None
     targets = {micro: theirs[at // share] for at, micro in enumerate(mine)}
-    if not _are_given_the_same(many, few, targets):
-        return Batches(are_same=False)
-    return Batches(of_a=targets) if many is a else Batches(of_b=targets)
+    order = _order_of(many, few, targets)
+    if order is None:
+        return None
+    return (targets, {}, order) if many is a else ({}, targets, order)
 
 
-def _are_given_the_same(many: Side, few: Side, targets: Mapping[int, int]) -> bool:
-    """Return True if some input of the models is, in norm and size, that of the parts together."""
-    for whole in (call for call in few.calls if call.caller is None and call.micro >= 0):
+def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None:
+    """Return how samples lie, by the inputs that are, in norm and size, those of the parts together; None without one."""
+    found: Order | None = None
+    for own, tensor in _given_together(many, few, targets):
+        norm = math.sqrt(sum(each.norm**2 for each in own))
+        if math.isclose(norm, tensor.norm, rel_tol=_SAME):
+            order = _order_in(own, tensor)
+            found = order if order is not None else found or Order()
+            if order is not None and order != Order():
+                return order
+    return found
+
+
+def _given_together(many: Side, few: Side, targets: Mapping[int, int]) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yield the inputs of the models of which parts of several passes have as many elements, and these parts."""
+    for whole in (call for call in few.calls if call.caller is None and call.micro in targets.values()):
         parts = [call for call in many.calls if call.caller is None and targets.get(call.micro) == whole.micro]
         for tensor in whole.of(Role.INPUT).values():
             for slot in parts[0].of(Role.INPUT) if parts else ():
-                own = [call.of(Role.INPUT).get(slot) for call in parts]
-                if any(each is None for each in own) or sum(each.size for each in own if each) != tensor.size:
-                    continue
-                norm = math.sqrt(sum(each.norm**2 for each in own if each))
-                if math.isclose(norm, tensor.norm, rel_tol=_SAME):
-                    return True
-    return False
+                own = [call.of(Role.INPUT)[slot] for call in parts if slot in call.of(Role.INPUT)]
+                if len(own) == len(parts) and sum(each.size for each in own) == tensor.size:
+                    yield own, tensor
 
 
-def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role) -> Tensor:
+def _order_in(parts: Sequence[Tensor], whole: Tensor) -> Order | None:
+    """Return how recorded values lie: one part behind the other, strided, or one block from each end; None if unknown."""
+    if not (whole.has_values and all(part.has_values for part in parts)) or whole.kind != "integer":
+        return None
+    axis = _batch_axis([part.laid for part in parts], whole.laid)
+    if axis is None or len({part.laid for part in parts}) > 1:
+        return None
+    values, given = [part.values().reshape(part.laid) for part in parts], whole.values().reshape(whole.laid)
+    if np.array_equal(np.concatenate(values, axis), given):
+        return Order()
+    if np.array_equal(np.stack(values, axis + 1).reshape(given.shape), given):
+        return Order(is_strided=True)
+    held = [block for place in range(len(parts)) for block in (place, 2 * len(parts) - 1 - place)]
+    blocks = tuple(int(block) for block in np.argsort(held))
+    together = np.concatenate(values, axis)
+    fits = together.shape[axis] % len(blocks) == 0
+    return Order(blocks=blocks) if fits and np.array_equal(reordered(together, blocks, axis), given) else None
+
+
+def _differing(a: Side, b: Side) -> str:
+    """Return the name of an input of the models that is not the same over all micro-batches together, or nothing."""
+    for slot, (mine, theirs) in _sums(a, b).items():
+        scale = _SAME * math.sqrt(mine[0] * mine[2])
+        if not np.allclose(mine, theirs, rtol=_SAME, atol=scale):
+            return slot
+    return ""
+
+
+def _part_of_batch(a: Side, b: Side) -> str:
+    """Return the side that is one rank of several and was given a part of what the other one was, or nothing."""
+    ranks = [side.reader.info.world_size for side in (a, b)]
+    few = "A" if ranks[0] > ranks[1] else "B"
+    sizes = [(mine[0], theirs[0]) if few == "A" else (theirs[0], mine[0]) for mine, theirs in _sums(a, b).values()]
+    is_part = any(part < whole and not whole % part for part, whole in sizes if part)
+    return few if ranks[0] != ranks[1] and is_part else ""
+
+
+def _sums(a: Side, b: Side) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return size, sum and sum of squares of the models' inputs over all micro-batches, of both sides."""
+    sums: list[dict[str, np.ndarray]] = []
+    for side in (a, b):
+        found: dict[str, np.ndarray] = {}
+        for call in (each for each in side.calls if each.caller is None and each.micro >= 0):
+            for slot, tensor in call.of(Role.INPUT).items():
+                own = np.array([tensor.size, tensor.size * tensor.mean, tensor.norm**2])
+                found[slot] = found.get(slot, 0) + own
+        sums.append(found)
+    return {slot: (sums[0][slot], sums[1][slot]) for slot in sums[0] if slot in sums[1]}
+
+
+def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role, order: Order = Order()) -> Tensor:
     """Return tensors of several micro-batches as the one of the other side; the first of them if they are none.
 
     They follow one another along the axis on which they add up. What is the same in all of them, such as a table, is
@@ -77,7 +185,12 @@ def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role) ->
         if axis is not None:
             shape = list(first.laid)
             shape[axis] = sum(part.laid[axis] for part in parts)
-            return joined([parts], Fusion(axis), tuple(shape))
+            count = len(parts)
+            groups = shape[axis] // count if order.is_strided and shape[axis] % count == 0 else 1
+            made = joined([parts], Fusion(axis, groups), tuple(shape))
+            if order.blocks and shape[axis] % len(order.blocks) == 0:
+                return joined([[made]], Fusion(axis, order=order.blocks), tuple(shape))
+            return made
     return first
 
 
@@ -94,8 +207,8 @@ def _batch_axis(parts: Sequence[Shape], whole: Shape) -> int | None:
     return None
 
 
-def of_group(calls: Sequence[Call], role: Role, others: Sequence[Tensor]) -> dict[str, Tensor]:
+def of_group(calls: Sequence[Call], role: Role, others: Sequence[Tensor], order: Order) -> dict[str, Tensor]:
     """Return the tensors that calls of several micro-batches are together, by slot."""
     found = [call.of(role) for call in calls]
     slots = [slot for slot in found[0] if all(slot in each for each in found)]
-    return {slot: join_batch([each[slot] for each in found], others, role) for slot in slots}
+    return {slot: join_batch([each[slot] for each in found], others, role, order) for slot in slots}

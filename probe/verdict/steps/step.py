@@ -153,7 +153,7 @@ class Step:
         if len(here) == 1:
             return here[0].of(role)
         if here[0].module == here[1].module:  # micro-batches
-            return of_group(here, role, list(there[0].of(role).values()))
+            return of_group(here, role, list(there[0].of(role).values()), self.batches.order)
         if role in (Role.INPUT, Role.GRAD_TOTAL):
             return here[0].of(role)
         found = [part.of(role) for part in here]
