@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from probe.config import RecordConfig
 from probe.matching.result import View
 from probe.numbers.layouts import layout_of, state_name
@@ -196,7 +198,7 @@ class Side:
                 (row["nan"], row["posinf"], row["neginf"]),
                 row["zeros"],
                 (row["hash_lo"], row["hash_hi"], kind) if kind else None,
-                sketch if kind else None,
+                sketch if kind and not np.isnan(sketch[0]) else None,
                 bool(row["requires_grad"]),
                 self._axes.get((module, slot.partition(".")[0]), ()) if is_parameter else (),
                 reader,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,8 @@ class Order:
     """each has every n-th sample"""
     blocks: tuple[int, ...] = ()
     """of parts of sequences: which block of those that follow one another each one of the whole is"""
+    length: int = 1
+    """size of the axis that stands before that of the batch, [s, b, h]: rows of [s·b, h] lie so"""
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None
 
 def _given_together(many: Side, few: Side, targets: Mapping[int, int]) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Yield the inputs of the models of which parts of several passes have as many elements, and these parts."""
-    for whole in (call for call in few.calls if call.caller is None and call.micro in targets.values()):
-        parts = [call for call in many.calls if call.caller is None and targets.get(call.micro) == whole.micro]
+    for whole in (call for micro, call in _firsts(few).items() if micro in targets.values()):
+        parts = [call for micro, call in _firsts(many).items() if targets.get(micro) == whole.micro]
         for tensor in whole.of(Role.INPUT).values():
             for slot in parts[0].of(Role.INPUT) if parts else ():
                 own = [call.of(Role.INPUT)[slot] for call in parts if slot in call.of(Role.INPUT)]
@@ -120,11 +122,20 @@ def _given_together(many: Side, few: Side, targets: Mapping[int, int]) -> Iterat
                     yield own, tensor
 
 
+def _firsts(side: Side) -> dict[int, Call]:
+    """Return, by pass, the first call that the program made itself: of the model."""
+    found: dict[int, Call] = {}
+    for call in side.calls:
+        if call.caller is None:
+            found.setdefault(call.micro, call)
+    return found
+
+
 def _order_in(parts: Sequence[Tensor], whole: Tensor) -> Order | None:
     """Return how recorded values lie: one part behind the other, strided, or one block from each end; None if unknown."""
     if not (whole.has_values and all(part.has_values for part in parts)) or whole.kind != "integer":
         return None
-    axis = _batch_axis([part.laid for part in parts], whole.laid)
+    axis = batch_axis([part.laid for part in parts], whole.laid)
     if axis is None or len({part.laid for part in parts}) > 1:
         return None
     values, given = [part.values().reshape(part.laid) for part in parts], whole.values().reshape(whole.laid)
@@ -162,7 +173,7 @@ def _sums(a: Side, b: Side) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     sums: list[dict[str, np.ndarray]] = []
     for side in (a, b):
         found: dict[str, np.ndarray] = {}
-        for call in (each for each in side.calls if each.caller is None and each.micro >= 0):
+        for call in (each for micro, each in _firsts(side).items() if micro >= 0):
             for slot, tensor in call.of(Role.INPUT).items():
                 own = np.array([tensor.size, tensor.size * tensor.mean, tensor.norm**2])
                 found[slot] = found.get(slot, 0) + own
@@ -181,12 +192,13 @@ def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role, or
         if first.form == whole.form:
             is_one = all(part.hash == first.hash for part in parts)
             return first if is_one else added(parts) if role in GRADIENTS else first
-        axis = _batch_axis([part.laid for part in parts], whole.laid)
+        axis = batch_axis([part.laid for part in parts], whole.laid)
         if axis is not None:
             shape = list(first.laid)
             shape[axis] = sum(part.laid[axis] for part in parts)
-            count = len(parts)
-            groups = shape[axis] // count if order.is_strided and shape[axis] % count == 0 else 1
+            rows, count = shape[axis], len(parts)
+            is_flat = axis == 0 and len(shape) < 3 and all(part.laid[0] % order.length == 0 for part in parts)
+            groups = order.length if is_flat else rows // count if order.is_strided and rows % count == 0 else 1
             made = joined([parts], Fusion(axis, groups), tuple(shape))
             if order.blocks and shape[axis] % len(order.blocks) == 0:
                 return joined([[made]], Fusion(axis, order=order.blocks), tuple(shape))
@@ -194,17 +206,36 @@ def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role, or
     return first
 
 
-def _batch_axis(parts: Sequence[Shape], whole: Shape) -> int | None:
+def batch_axis(parts: Sequence[Shape], whole: Shape) -> int | None:
+    """Return the axis along which the sizes of parts add up to those of a whole; None if there is none."""
     if any(len(shape) != len(parts[0]) or not shape for shape in parts) or len(parts[0]) != len(whole):
         return None
-    sums = [sum(shape[axis] for shape in parts) for axis in range(len(parts[0]))]
-    for axis, total in enumerate(sums):
+    turned = []
+    for axis in range(len(parts[0])):
+        total = sum(shape[axis] for shape in parts)
         made = [(*shape[:axis], total, *shape[axis + 1 :]) for shape in parts]
-        if all(sorted(each) == sorted(whole) for each in made) and (
-            made[0] == tuple(whole) or len(set(whole)) == len(whole)
-        ):
+        if all(each == tuple(whole) for each in made):
             return axis
-    return None
+        if all(sorted(each) == sorted(whole) for each in made) and len(set(whole)) == len(whole):
+            turned.append(axis)
+    return turned[0] if turned else None
+
+
+def length_before_batch(groups: Iterable[tuple[Sequence[Call], Call]]) -> int:
+    """Return the size of the axis before that of the batch in most tensors of three axes; 1 if the batch stands first.
+
+    Parameters
+    ----------
+    groups
+        calls of several micro-batches, and the one that they are
+    """
+    seen: Counter[int] = Counter()
+    for parts, whole in groups:
+        for slot, tensor in whole.of(Role.OUTPUT).items():
+            own = [call.of(Role.OUTPUT)[slot].laid for call in parts if slot in call.of(Role.OUTPUT)]
+            if len(own) == len(parts) and len(tensor.laid) == 3:
+                seen[own[0][0] if batch_axis(own, tensor.laid) == 1 else 1] += 1
+    return max(seen, key=lambda size: seen[size], default=1)
 
 
 def of_group(calls: Sequence[Call], role: Role, others: Sequence[Tensor], order: Order) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from probe.matching import Bundle, Matching, Reason
 from probe.numbers.fused import Fusion, problem_of, whole_shape
@@ -10,7 +11,7 @@ from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
 from probe.verdict.side import Call, Side
-from probe.verdict.steps.batches import GRADIENTS, batches_of, of_group
+from probe.verdict.steps.batches import GRADIENTS, batches_of, length_before_batch, of_group
 from probe.verdict.steps.calls import Group, pair_calls
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.parameters import ParameterPairs
@@ -46,6 +47,11 @@ class Step:
         self.of_b: dict[Call, Node] = {}
         for group_a, group_b in pair_calls(a, b, matching, self.batches):
             self._add_node(group_a, group_b)
+        if self.batches.of_a or self.batches.of_b:
+            side = 0 if self.batches.of_a else 1
+            several = (node.calls if side == 0 else node.calls[::-1] for node in self.nodes)
+            length = length_before_batch((mine, theirs[0]) for mine, theirs in several if len(mine) > 1)
+            self.batches = replace(self.batches, order=replace(self.batches.order, length=length))
         for node in self.nodes:
             self._pair_tensors(node)
 
