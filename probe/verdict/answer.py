@@ -169,7 +169,14 @@ def _backward(step: Step, finding: Finding) -> Said:
 
 
 def _weight(step: Step, finding: Finding) -> Said:
-    return [note("weights-differ", when=note("before-first-step"))], note("loading-of-weight")
+    number = step.a.step
+    when = note("before-step", step=number) if number else note("before-first-step")
+    if finding.code == "all-weights":
+        count, judged = finding.facts
+        advice = note("record-steps-before", step=number) if number else note("start-from-the-same-weights")
+        return [note("parameters-differ", count=count, judged=judged, when=when)], advice
+    advice = note("record-steps-before", step=number) if number else note("loading-of-weight")
+    return [note("weights-differ", when=when)], advice
 
 
 def _form(step: Step, finding: Finding) -> Said:
@@ -219,6 +226,7 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
     "maker-of-inputs": _caller,
     "model-input": _model_input,
     "weight": _weight,
+    "all-weights": _weight,
     "weight-shape": _form,
     "weight-kind": _form,
     "buffer": _plain("output-of-module-differs"),

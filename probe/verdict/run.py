@@ -99,7 +99,11 @@ def _compare(
     done: list[tuple[int, int]] = []
     for number in steps:
         there = number + shift.to_b
-        step = Step(Side(a, number, matching.views_a), Side(b, there, matching.views_b), matching)
+        before = before if done and done[-1][0] == number - 1 else None
+        begins = before is None
+        step = Step(
+            Side(a, number, matching.views_a, begins=begins), Side(b, there, matching.views_b, begins=begins), matching
+        )
         verdicts = judge(step, before)
         done.append((number, there))
         tally.add(step, verdicts)

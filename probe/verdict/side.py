@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from probe.config import RecordConfig
 from probe.matching.result import View
 from probe.numbers.layouts import layout_of, state_name
-from probe.records import Phase, Role, Task
+from probe.records import Phase, Role, StepState, Task
 from probe.store.reading.reader import Reader
 from probe.verdict.tensors import Tensor, zeros
 
@@ -69,7 +70,7 @@ class Side:
         numbers that the program logged, by name
     """
 
-    def __init__(self, reader: Reader, step: int, views: Mapping[Place, View]) -> None:
+    def __init__(self, reader: Reader, step: int, views: Mapping[Place, View], *, begins: bool = False) -> None:
         self.reader, self.step = reader, step
         self.framework = reader.info.framework
         self.groups = reader.groups_of(step)
@@ -96,6 +97,8 @@ class Side:
         self.recomputed: dict[int, None] = {}
         self.calls = self._read_calls()
         self._read_records()
+        if begins and self.goes_on and not self.params.get((Phase.INIT, Role.PARAM)):
+            self._take_what_was_left()
 
     def canonical(self, module: int, slot: str) -> str:
         """Return the name that torch would give to a slot of a parameter, or of what belongs to it."""
@@ -125,6 +128,12 @@ class Side:
     def goes_on(self) -> bool:
         """Whether the step before was recorded too, so that this one did not record what it began with."""
         return bool((self.reader.steps["step"] == self.step - 1).any())
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether an exception ended the step."""
+        steps = self.reader.steps
+        return bool((steps["state"][steps["step"] == self.step] == StepState.ABORTED).any())
 
     def wants(self, phase: Phase) -> bool:
         """Return True if a phase was to be recorded."""
@@ -187,24 +196,7 @@ class Side:
                 continue
             role, slot, module = Role(row["role"]), reader.slots[row["slot"]], row["module"]
             is_parameter = role in PARAMETER_ROLES
-            kind = row["hash_kind"]
-            tensor = Tensor(
-                reader.shapes[row["shape"]],
-                row["dtype"].decode(),
-                row["norm"],
-                row["mean"],
-                row["min"],
-                row["max"],
-                (row["nan"], row["posinf"], row["neginf"]),
-                row["zeros"],
-                (row["hash_lo"], row["hash_hi"], kind) if kind else None,
-                sketch if kind and not np.isnan(sketch[0]) else None,
-                bool(row["requires_grad"]),
-                self._axes.get((module, slot.partition(".")[0]), ()) if is_parameter else (),
-                reader,
-                row["tensor"],
-                at,
-            )
+            tensor = self._tensor_of(row, sketch, at)
             if is_parameter:
                 self.params[Phase(row["phase"]), role][module, self.canonical(module, slot)] = tensor
                 continue
@@ -215,6 +207,42 @@ class Side:
                     self.beside.setdefault(slot, (row["seq"], tensor))
             elif call is not None:
                 call.seen.setdefault(role, {}).setdefault(slot, []).append(tensor)
+
+    def _tensor_of(self, row: Mapping[str, Any], sketch: np.ndarray, at: int) -> Tensor:
+        """Return the tensor of a record."""
+        reader, kind, place = self.reader, row["hash_kind"], (row["module"], self.reader.slots[row["slot"]])
+        axes = self._axes.get((place[0], place[1].partition(".")[0]), ()) if row["role"] in PARAMETER_ROLES else ()
+        return Tensor(
+            reader.shapes[row["shape"]],
+            row["dtype"].decode(),
+            row["norm"],
+            row["mean"],
+            row["min"],
+            row["max"],
+            (row["nan"], row["posinf"], row["neginf"]),
+            row["zeros"],
+            (row["hash_lo"], row["hash_hi"], kind) if kind else None,
+            sketch if kind and not np.isnan(sketch[0]) else None,
+            bool(row["requires_grad"]),
+            axes,
+            reader,
+            row["tensor"],
+            at,
+        )
+
+    def _take_what_was_left(self) -> None:
+        """Begin with the weights and buffers that the steps before left; of what was not updated and learns nothing is known."""
+        recorded, step = set(self.reader.steps["step"].tolist()), self.step - 1
+        while step in recorded:
+            rows, sketches = self.reader.of_step("records", step), self.reader.of_step("sketches", step)
+            is_weight = (rows["role"] == Role.PARAM) | (rows["role"] == Role.BUFFER)
+            is_known = (rows["phase"] == Phase.UPDATE) | (rows["role"] == Role.BUFFER) | (rows["requires_grad"] == 0)
+            for at in np.flatnonzero(is_weight & is_known)[::-1]:
+                row = dict(zip(rows.dtype.names or (), rows[at].tolist(), strict=True))
+                slot, module = self.reader.slots[row["slot"]], row["module"]
+                known = self.params[Phase.INIT, Role(row["role"])]
+                known.setdefault((module, self.canonical(module, slot)), self._tensor_of(row, sketches[at], -1))
+            step -= 1
 
 
 def steps_of(reader: Reader) -> list[int]:

@@ -63,7 +63,9 @@ class Doubts:
     def of_step(self, step: Step, verdicts: Verdicts, findings: list[Divergence]) -> list[Divergence]:
         """Look at a step; return its findings, none if what one side did not record may be behind them."""
         self._tell_of_passes(step)
-        if self.is_over:
+        aborted = [half.is_aborted for half in (step.a, step.b)]
+        if self.is_over or aborted[0] != aborted[1]:
+            self.is_over = True
             return []
         lacking = _lacks_initial(step)
         if findings and lacking and step.a.step:

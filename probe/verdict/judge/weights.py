@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.judge.judging import Judging, bounded
+from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import GRADIENT, WEIGHTS
@@ -16,6 +16,8 @@ from probe.verdict.steps.events import Event
 
 _WRITTEN_OTHERWISE = 0.3
 """a weight in another representation differs by at least this"""
+_DRIFT = 64.0
+"""weights that steps which were not recorded have changed may differ by this much more (clean pairs: by 1)"""
 _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
@@ -23,10 +25,12 @@ _AGREE = 0.03
 def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> None:
     """Judge the weights of the first step; take those that an earlier step left, ``before``, as sources."""
     step, verdicts = judging.step, judging.verdicts
-    for event, error in before or _known(judging, Role.PARAM):
+    drift = _DRIFT if step.a.step else 1.0
+    known_events = before or _known(judging, Role.PARAM)
+    for event, error in known_events:
         assert event.place is not None and event.a is not None
         module = event.place[0]
-        limit = 0.0 if event.a.kind == "integer" else WEIGHTS.limit(event.u, 0)
+        limit = 0.0 if event.a.kind == "integer" else drift * WEIGHTS.limit(event.u, 0)
         is_wrong = judging.is_first and error.size > limit
         if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
             verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
@@ -39,7 +43,8 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
             line = mapping_line(judging, event, error)
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
-    if judging.is_first and not before:
+    if judging.is_first:
+        _join_findings(judging, len(known_events))
         _judge_forms(judging)
     for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
@@ -67,6 +72,17 @@ def judge_buffers(judging: Judging) -> None:
         verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
         if is_wrong:
             judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+
+
+def _join_findings(judging: Judging, judged: int) -> None:
+    """Make findings on most of the weights one: the runs do not start alike."""
+    found = [each for each in judging.verdicts.findings if each.code == "weight"]
+    if len(found) > max(1, MOST * judged) and len({each.paths for each in found}) > 1:
+        judging.verdicts.findings[:] = [each for each in judging.verdicts.findings if each.code != "weight"]
+        first = found[0]
+        judging.finds(
+            Phase.INIT, ("",), first.event, first.limit, "all-weights", error=first.error, facts=(len(found), judged)
+        )
 
 
 def _judge_forms(judging: Judging) -> None:
