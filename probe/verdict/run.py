@@ -31,6 +31,7 @@ from probe.verdict.judge.verdicts import Finding, Verdicts
 from probe.verdict.judge.walk import Weights, judge
 from probe.verdict.ranks import let_see, lost_parts, unused_dims, with_copies
 from probe.verdict.side import Side
+from probe.verdict.steps.orders import with_orders
 from probe.verdict.steps.step import Step
 
 
@@ -66,12 +67,11 @@ def compare(
         first.require_steps()
         second.require_steps()
         chosen = Direction(direction) if direction is not None else None
-        matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
-        let_see(first, second, matching)
-        return _compare(first, second, matching, shift, min_coverage, progress or (lambda done, total: None))
+        pairs = pairs_of(first, second, parsed, chosen, strict, min_confidence)
+        return _compare(first, second, pairs, shift, min_coverage, progress or (lambda done, total: None))
 
 
-def matching_of(
+def pairs_of(
     a: Reader,
     b: Reader,
     mapping: LayerMapping,
@@ -82,15 +82,22 @@ def matching_of(
     """Return which module of B each of A is."""
     sides = (a, Tree(a.modules)), (b, Tree(b.modules))
     found = paired_modules(*sides, mapping, direction, strict, min_confidence)
-    return completed(with_enclosing(found, sides[0][1], sides[1][1]), a, b)
+    return with_enclosing(found, sides[0][1], sides[1][1])
+
+
+def matching_of(a: Reader, b: Reader, mapping: LayerMapping) -> Matching:
+    """Return which module of B each of A is, and which weights lie in one."""
+    return completed(pairs_of(a, b, mapping), a, b)
 
 
 def _compare(
-    a: Reader, b: Reader, matching: Matching, shift: Shift, min_coverage: float, progress: Callable[[int, int], None]
+    a: Reader, b: Reader, pairs: Matching, shift: Shift, min_coverage: float, progress: Callable[[int, int], None]
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
-    notes = [*unused_dims(a, b, dict(matching.dims)), *guards.notes, *matching.notes, *guards.reasons]
+    matching, orders = with_orders(pairs, a, b, (steps[0], steps[0] + shift.to_b) if steps else None)
+    let_see(a, b, matching)
+    notes = [*unused_dims(a, b, dict(matching.dims)), *guards.notes, *matching.notes, *orders, *guards.reasons]
     tally = Tally((a, b), matching)
     doubts = Doubts(tally, (summary_of(a, tally.trees[0]), summary_of(b, tally.trees[1])), notes, list(guards.reasons))
     found: list[Divergence] = []

@@ -156,9 +156,11 @@ class Step:
 
     def _whole(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
         here, there = (node.calls[0], node.calls[1]) if side == "A" else (node.calls[1], node.calls[0])
-        if len(here) == 1:
+        bundle = self._bundles.get((side, here[0].module))
+        reorders = bundle is not None and len(bundle.parts) == 1 and bool(bundle.order or bundle.rotary)
+        if len(here) == 1 and not (reorders and role in (Role.OUTPUT, Role.GRAD_OUTPUT)):
             return here[0].of(role)
-        if here[0].module == here[1].module:  # micro-batches
+        if len(here) > 1 and here[0].module == here[1].module:  # micro-batches
             return of_group(here, role, list(there[0].of(role).values()), self.batches.order)
         if role in (Role.INPUT, Role.GRAD_TOTAL):
             return here[0].of(role)
@@ -166,7 +168,7 @@ class Step:
         rows = {slot: [each[slot] for each in found] for slot in found[0] if all(slot in each for each in found)}
         if role is Role.GRAD_INPUT:
             return {slot: added(parts) for slot, parts in rows.items()}
-        bundle = self._bundles[side, here[0].module]
+        assert bundle is not None
         fusion = Fusion(-1, max(bundle.groups, 1), rotary=max(bundle.rotary, 0), order=bundle.order)
         made = {}
         for slot, parts in rows.items():
