@@ -150,9 +150,10 @@ def with_copies(step: Step, found: Iterable[tuple[Finding, Divergence]]) -> list
         for copies, when in _copies(step, name, half):
             places = {(ref.path, copies.phase) for ref in copies.a + copies.b}
             rest = [
-                (finding, each) for finding, each in findings
+                (finding, each)
+                for finding, each in findings
                 if not any((ref.path, each.phase) in places for ref in each.a + each.b)
-            ]  # fmt: skip
+            ]
             later = (k for k, each in enumerate(rest) if _is_later(name, half, *each, copies, when))
             at = next(later, len(rest))
             findings = [*rest[:at], (None, copies), *rest[at:]]

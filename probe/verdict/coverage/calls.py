@@ -9,7 +9,7 @@ from itertools import pairwise
 from probe.comparison.notes import Note, note
 from probe.matching.changes import Change, ChangeKind
 from probe.structure.tree import Tree
-from probe.verdict.coverage.tally import loose_calls
+from probe.verdict.coverage.tally import loose_calls, micro_in, passes
 from probe.verdict.side import Call, Side
 from probe.verdict.steps.step import Step
 
@@ -36,9 +36,10 @@ def _more_often(step: Step, name: str) -> Iterator[Change]:
     """Yield which calls of a paired module the other side has none for, of one micro-batch."""
     half, nodes = (step.a, step.of_a) if name == "A" else (step.b, step.of_b)
     ran = {call.module for call in nodes}
+    both = passes(step, "A") & passes(step, "B")
     found: dict[int, list[Call]] = defaultdict(list)
     for call in loose_calls(step, name):
-        is_inside = call.caller is None or call.caller in nodes
+        is_inside = (call.caller is None or call.caller in nodes) and micro_in(step, call, name) in both
         if call.module in ran and is_inside and all(other.micro == call.micro for other in found[call.module]):
             found[call.module].append(call)
     for module, calls in [each for each in found.items() if each[1]][:_MOST_NAMED]:

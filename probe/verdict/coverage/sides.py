@@ -36,7 +36,7 @@ class Alone:
             for name, half, other in (("A", step.a, step.b), ("B", step.b, step.a)):
                 if other.wants(Phase.FORWARD):
                     self._add_calls(step, name, half)
-        for event in step.parameters.events(Phase.INIT, Role.BUFFER):
+        for event in (*step.parameters.events(Phase.INIT, Role.BUFFER), *_lone_buffers(step)):
             is_counter = step.is_across_frameworks and _COUNTER in (event.slot_a, event.slot_b)
             if not is_counter:
                 self._add(step, event)
@@ -146,6 +146,19 @@ def modes_note(step: Step) -> Iterator[Note]:
 def _is_counter(event: Event) -> bool:
     """Return True for a state that counts steps: another optimizer counts them elsewhere."""
     return all(slot.partition(".")[2] in _COUNTS for slot in (event.slot_a, event.slot_b) if slot)
+
+
+def _lone_buffers(step: Step) -> Iterator[Event]:
+    """Yield the buffers of paired modules if the other side, which was to record them, has none at all."""
+    key = Phase.INIT, Role.BUFFER
+    if not step.b.params.get(key) and step.b.wants(Phase.INIT):
+        for place, tensor in step.a.params.get(key, {}).items():
+            if place[0] in step.pair_of:
+                yield Event(*key, None, place, place[1], "", tensor, None, 0)
+    if not step.a.params.get(key) and step.a.wants(Phase.INIT):
+        for (module, slot), tensor in step.b.params.get(key, {}).items():
+            if module in step.a_of:
+                yield Event(*key, None, (step.a_of[module], slot), "", slot, None, tensor, 0)
 
 
 def _hash(event: Event, name: str) -> Hash | None:

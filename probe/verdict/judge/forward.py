@@ -24,6 +24,8 @@ from probe.verdict.steps.events import Event, Node
 
 _ROUNDED_ONCE = 2.0
 """roundoffs by which two roundings of one number may differ"""
+_OTHER_DATA = 1024.0
+"""roundoffs from which on a loss is that of other data"""
 _LATER = 4.0
 """how much more the error of weights counts once updates have made it: they have the direction of what is multiplied"""
 
@@ -185,13 +187,14 @@ def _returns_more_than_a_loss(node: Node | None) -> bool:
 
 
 def _is_other_batch(judging: Judging, event: Event) -> bool:
-    """Return True for an input of the model that has another size, as has all that the model returns."""
+    """Return True for an input of the model of another size, if what the model returns has another one too, or differs."""
     node = event.node
     assert node is not None and event.a is not None and event.b is not None
     if event.role is not Role.INPUT or node.parent is not None or event.a.size == event.b.size:
         return False
     outputs = [out for out in node.outputs if out.is_paired]
-    return bool(outputs) and all(judging.step.error(out) is None for out in outputs)
+    errors = [(judging.step.error(out), out.u) for out in outputs]
+    return bool(outputs) and all(error is None or error.size > _OTHER_DATA * u for error, u in errors)
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:

@@ -17,6 +17,7 @@ from probe.verdict.steps.step import Step
 
 _GAIN = 4.0
 """a loss moves by its gradient times the errors of what it is made of, each with its own sign"""
+_NONE = 1e-30
 _AGREES = 2e-6
 """relative error of losses in float32 up to which they show that a difference was taken back"""
 
@@ -27,7 +28,7 @@ def loss_error(step: Step) -> tuple[float, float] | None:
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
-            size = max(abs(a), abs(b), 1e-30)
+            size = max(abs(a), abs(b), _NONE)
             is_known = math.isfinite(a), math.isfinite(b)
             is_other = is_known[0] != is_known[1] or (math.isinf(a) and a == -b)
             error = abs(a - b) / size if all(is_known) else math.inf if is_other else 0.0
@@ -36,10 +37,10 @@ def loss_error(step: Step) -> tuple[float, float] | None:
 
 
 def loss_agrees(judging: Judging) -> bool:
-    """Return True if the loss shows no difference, or none was logged."""
+    """Return True if a loss was logged that shows no difference; one of 0 shows nothing."""
     found = loss_error(judging.step)
     u = max((out.u for node in judging.step.nodes for out in node.outputs), default=0.0)
-    return found is None or found[0] < max(_AGREES, u / 4)
+    return found is not None and found[1] > _NONE and found[0] < max(_AGREES, u / 4)
 
 
 def judge_loss(judging: Judging) -> None:

@@ -45,9 +45,10 @@ def with_orders(matching: Matching, a: Reader, b: Reader, steps: tuple[int, int]
     if packing.found:
         refuted = list(packing.found)
         if steps is not None:
-            sides = (Side(each, step, views) for each, step, views in zip(
-                (a, b), steps, (found.views_a, found.views_b), strict=True
-            ))  # fmt: skip
+            sides = (
+                Side(each, step, views)
+                for each, step, views in zip((a, b), steps, (found.views_a, found.views_b), strict=True)
+            )
             refuted = _refuted(Step(*sides, found), packing.found)
         packing = packing.without(refuted)
         found = completed(packing.matching, a, b)
