@@ -10,7 +10,7 @@ import numpy as np
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.distance.values import error_of
+from probe.verdict.distance.values import can_be_laid, error_of
 from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
 from probe.verdict.judge.beside import judge_beside
@@ -47,7 +47,8 @@ def judge_forward(judging: Judging) -> None:
         if error is None:
             if _is_other_batch(judging, event):
                 judging.verdicts.add(Verdict(event, State.INTRODUCED, 1.0, sources.u, 0.0))
-                judging.finds(Phase.FORWARD, ("",), event, 0.0, "model-input")
+                assert event.node is not None
+                judging.finds(Phase.FORWARD, (event.node.a.path,), event, 0.0, "model-input")
                 continue
             if not _is_wrong_size(judging, event, sources):
                 passed = max(sources.error, _routed(judging, event))
@@ -190,7 +191,9 @@ def _is_other_batch(judging: Judging, event: Event) -> bool:
     """Return True for an input of the model of another size, if what the model returns has another one too, or differs."""
     node = event.node
     assert node is not None and event.a is not None and event.b is not None
-    if event.role is not Role.INPUT or node.parent is not None or event.a.size == event.b.size:
+    if event.role is not Role.INPUT or node.parent is not None or can_be_laid(event.a.form, event.b.form):
+        return False
+    if event.a.size == event.b.size and not event.a.is_known:
         return False
     outputs = [out for out in node.outputs if out.is_paired]
     errors = [(judging.step.error(out), out.u) for out in outputs]

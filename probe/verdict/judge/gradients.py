@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
+from probe.verdict.distance.estimates import look_permuted
 from probe.verdict.judge.healing import BEFORE_LOSS
 from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
@@ -113,9 +114,16 @@ def drop_unseen(judging: Judging) -> None:
 
 def _is_gone(finding: Finding, left: float) -> bool:
     error = finding.error
-    is_logged = finding.event is not None and finding.event.role is Role.VALUE
-    is_forward = finding.phase is Phase.FORWARD and error is not None and not is_logged
+    is_forward = finding.phase is Phase.FORWARD and error is not None and not _is_other_batch(finding.event)
     return is_forward and error.size > BEFORE_LOSS and left <= _GONE * error.size
+
+
+def _is_other_batch(event: Event | None) -> bool:
+    """Return True for what was logged of the batch, and for the model's inputs in another order: a loss shows no order."""
+    if event is None or event.a is None or event.b is None:
+        return False
+    is_given = event.role is Role.INPUT and event.node is not None and event.node.parent is None
+    return event.role is Role.VALUE or (is_given and event.a.form == event.b.form and look_permuted(event.a, event.b))
 
 
 def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
