@@ -219,6 +219,10 @@ def _update(step: Step, finding: Finding) -> Said:
     return [note("update-differs", is_seen=True)], note("settings-of-parameter")
 
 
+def _behind(step: Step, finding: Finding) -> Said:
+    return list(finding.facts[:2]), finding.facts[2]
+
+
 _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
     "module": _own_code,
     "caller": _caller,
@@ -239,6 +243,7 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
     "gradient": _gradient,
     "all-gradients": _gradient,
     "settings": _settings,
+    "behind-optimizer": _behind,
     "update": _update,
     "length-of-update": _update,
     "along-weight": _update,

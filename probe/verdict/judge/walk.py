@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probe.comparison.notes import note
-from probe.records import Phase
+from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.backward import judge_backward
+from probe.verdict.judge.behind import judge_behind
 from probe.verdict.judge.forward import judge_forward
 from probe.verdict.judge.gradients import drop_unseen, judge_gradients
 from probe.verdict.judge.judging import Judging
@@ -43,6 +44,9 @@ def judge(step: Step, before: Weights | None) -> Verdicts:
     gradients = judge_gradients(judging, factor)
     drop_unseen(judging)
     judge_buffers(judging)
+    if not judging.verdicts.findings:
+        first = step.parameters.events(Phase.INIT, Role.PARAM) if before is None else [event for event, _ in before]
+        judge_behind(judging, first)
     judge_updates(judging, gradients, factor)
     return judging.verdicts
 
