@@ -184,7 +184,8 @@ class Doubts:
             self.doubt(note("not-judged-behind-nan", nan=nan))
         self.notes += self.alone.notes()
         self.notes += changed_behind(tally.readers, steps[-1]) if steps else ()
-        self.doubt(*trivial_comparison.reasons(known, tally.roots, tally.groups, has_others=has_others))
+        told = [row for row in known if row.role is not Role.DELTA] if tally.has_updates else known
+        self.doubt(*trivial_comparison.reasons(told, tally.roots, tally.groups, has_others=has_others))
         infinite = [
             row
             for row in known

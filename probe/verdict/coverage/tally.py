@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from probe.comparison.result import Coverage, Divergence, Inputs, SlotResult
 from probe.matching import Matching
 from probe.matching.changes import Change, changes_of
-from probe.records import OptimizerGroup, Role
+from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.coverage.left import Left
@@ -44,6 +44,8 @@ class Tally:
         self.only: tuple[dict[str, None], dict[str, None]] = {}, {}
         self.ran_unneeded: tuple[dict[str, None], dict[str, None]] = {}, {}
         self.roots: set[str] = set()
+        self.has_updates = False
+        """some weight is changed by an optimizer, judged or not"""
         self.groups: list[OptimizerGroup] = []
         self._inputs: dict[str, State | None] = {}
         self._given_alone: tuple[dict[str, None], dict[str, None]] = {}, {}
@@ -62,6 +64,8 @@ class Tally:
         self.rows += rows_of(step, verdicts)
         self.left.add(step)
         self.roots |= {node.a.path for node in step.nodes if node.parent is None}
+        deltas = [half.params.get((Phase.UPDATE, Role.DELTA), {}).values() for half in (step.a, step.b)]
+        self.has_updates |= any(tensor.norm > 0 for each in deltas for tensor in each)
         self.groups += (*step.a.groups, *step.b.groups)
         if step.batches.are_same:
             self._count_calls(step)
