@@ -27,8 +27,9 @@ from probe.verdict.answer import answer_of, findings_in_order
 from probe.verdict.coverage.but_for import left_out_of
 from probe.verdict.coverage.doubts import Doubts, tells_of_models
 from probe.verdict.coverage.tally import Tally
+from probe.verdict.judge.judging import Weights
 from probe.verdict.judge.verdicts import Finding, Verdicts
-from probe.verdict.judge.walk import Weights, judge
+from probe.verdict.judge.walk import judge
 from probe.verdict.ranks import let_see, lost_parts, unused_dims, with_copies
 from probe.verdict.side import Side
 from probe.verdict.steps.orders import with_orders

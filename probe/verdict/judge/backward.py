@@ -54,6 +54,7 @@ class _Backward:
         self.is_wrong: set[Node | None] = set()
         """calls in which a gradient is wrong"""
         self.saved = _saved(judging)
+        self.cut = None if judging.step.is_across_frameworks else blame.of_cut(judging)
 
     def judge(self, events: list[Event]) -> None:
         for event in events:
@@ -78,9 +79,12 @@ class _Backward:
             judging.explained(event, error, BACKWARD.floor(u), u, limit, sources, is_behind)
         elif is_behind:
             judging.verdicts.add(Verdict(event, State.INHERITS, bounded(error.size), u, limit, is_behind=True))
+        elif not event.is_paired and self.cut is not None and self.cut[1] == "frozen":
+            return  # the gradients of parameters tell
         else:
             judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit))
-            path, code = blame.of_gradient(judging, event)
+            is_cut = self.cut is not None and not event.is_paired
+            path, code = self.cut if self.cut is not None and is_cut else blame.of_gradient(judging, event)
             phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
             judging.finds(phase, (path,), event, limit, code, error=error)
             self.is_wrong.add(None)

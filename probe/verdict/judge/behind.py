@@ -6,7 +6,6 @@ Sketches are linear: what a step leaves is what it began with and the update, or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,6 @@ from probe.records import MASTER, Phase, Role
 from probe.verdict.judge.judging import Judging
 from probe.verdict.noise.model import UPDATE_GAIN
 from probe.verdict.side import Place
-from probe.verdict.steps.events import Event
 from probe.verdict.tensors import Tensor
 
 _SUMS = 64 * 2.0**-24
@@ -48,12 +46,12 @@ class _Change:
 _Both = dict[Place, tuple[_Change, _Change]]
 
 
-def judge_behind(judging: Judging, begun: Iterable[Event]) -> None:
+def judge_behind(judging: Judging) -> None:
     """Find weights that one side alone changes otherwise than by its update, or that both change, and not alike."""
     step = judging.step
     if any(slot.endswith(MASTER) for half in (step.a, step.b) for slot in half.reader.slots):
         return  # the update is that of a copy, which is rounded to the weight
-    known = _changes(judging, begun)
+    known = _changes(judging)
     when = note("in-step" if judging.is_first else "between-steps", step=step.a.step)
     alone: list[dict[Place, float]] = []
     for side in (0, 1):
@@ -75,10 +73,10 @@ def judge_behind(judging: Judging, begun: Iterable[Event]) -> None:
         _find(judging, found, (told, note("changes-as-long", times=times), note("behind-optimizer-step")))
 
 
-def _changes(judging: Judging, begun: Iterable[Event]) -> _Both:
+def _changes(judging: Judging) -> _Both:
     """Return what changes the weights of both sides beside their updates."""
     parameters = judging.step.parameters
-    before = {event.place: event for event in begun}
+    before = {event.place: event for event, _ in judging.before}
     updates = {event.place: event for event in parameters.events(Phase.UPDATE, Role.DELTA)}
     found: _Both = {}
     for event in parameters.events(Phase.UPDATE, Role.PARAM):

@@ -14,7 +14,7 @@ from probe.verdict.distance.values import can_be_laid, error_of
 from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
 from probe.verdict.judge.beside import judge_beside
-from probe.verdict.judge.healing import Healing, may_be_written_otherwise
+from probe.verdict.judge.healing import CARRIED, Healing, may_be_written_otherwise
 from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
 from probe.verdict.judge.loss import loss_agrees
 from probe.verdict.judge.verdicts import Sources, State, Verdict
@@ -136,7 +136,8 @@ def _is_representation(judging: Judging, event: Event, sources: Sources, limit: 
     assert event.a is not None and event.b is not None
     gradients = step.gradients_of(event)
     seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
-    if seen is not None and seen.size <= limit:
+    error = step.error(event)
+    if seen is not None and error is not None and seen.size <= limit and seen.apart <= CARRIED * error.apart:
         return True
     if not may_be_written_otherwise(step, event):
         return False

@@ -107,15 +107,26 @@ def drop_unseen(judging: Judging) -> None:
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
     left = max(found[0], *judged)
-    if all(_is_gone(finding, left) for finding in verdicts.findings):
+    if all(_is_gone(judging, finding, left) for finding in verdicts.findings):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")
 
 
-def _is_gone(finding: Finding, left: float) -> bool:
+def _is_gone(judging: Judging, finding: Finding, left: float) -> bool:
     error = finding.error
-    is_forward = finding.phase is Phase.FORWARD and error is not None and not _is_other_batch(finding.event)
-    return is_forward and error.size > BEFORE_LOSS and left <= _GONE * error.size
+    if finding.phase is not Phase.FORWARD or error is None or _is_of_one_layer(judging, finding):
+        return False
+    if _is_other_batch(finding.event):
+        return False
+    return error.size > BEFORE_LOSS and left <= _GONE * error.size
+
+
+def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
+    """Return True for a layer of one class on both sides: from equal rows it makes equal rows, seen or not."""
+    node = finding.event.node if finding.event is not None else None
+    if node is None or finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
+        return False
+    return bool(judging.step.a.weights_of(node.a.module))
 
 
 def _is_other_batch(event: Event | None) -> bool:

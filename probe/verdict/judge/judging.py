@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
 
+Weights = Sequence[tuple[Event, Error]]
+"""weights with their errors"""
 MOST = 0.6
 """share of the parameters from which on a finding is about all of them"""
 
@@ -32,12 +35,15 @@ class Judging:
     ----------
     is_first
         the step begins with the weights that were compared
+    before
+        the weights that it begins with, with their errors
     """
 
     step: Step
     graph: Graph
     verdicts: Verdicts
     is_first: bool
+    before: Weights = ()
 
     def finds(
         self,

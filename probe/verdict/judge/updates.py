@@ -10,13 +10,15 @@ from probe.records import OptimizerGroup, Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.verdicts import State, Verdict
-from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, update_limit
+from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, WEIGHTS, update_limit
 from probe.verdict.side import Place, Side
 from probe.verdict.steps.events import Event
 
 _PARALLEL = 0.9
 _UNKNOWN = 0.1
 """error of a gradient from which on it says nothing about its update"""
+_APART = 4.0
+"""how much further apart weights may be than they and their updates were: sketches estimate"""
 _ADAPTIVE = ("ada", "lion", "rmsprop", "lamb")
 _WEAK, _STRONG = 0.2, 3.0
 """of adaptive optimizers: so few updates are no finding unless so far off, as rounding flips whole steps"""
@@ -63,12 +65,12 @@ class _Updates:
     def judge(self) -> None:
         if self._is_scaled() or self._gradients_as_used():
             return
-        wrong = self._updates()
+        wrong = self._strong(self._updates()) or self._written()
         settings = differing_settings(self.judging)
         shown = [each for each in wrong if each.event.place in settings]
         if shown:
             self._find_settings(settings, shown[0])
-        elif wrong and not self._is_weak(wrong):
+        elif wrong:
             self._find(wrong, len(self.lengths))
         elif self._is_longer_together():
             self.judging.finds(Phase.UPDATE, ("",), None, UPDATE_NORM, "longer-updates")
@@ -159,11 +161,38 @@ class _Updates:
         self._add(event, error, limit, found is not None)
         return found
 
-    def _is_weak(self, wrong: list[_Wrong]) -> bool:
-        """Return True if few updates are the only evidence: elements whose gradient is rounding may flip."""
+    def _written(self) -> list[_Wrong]:
+        """Judge the weights that the step left: what they were before, moved by their updates."""
+        parameters = self.step.parameters
+        was = {event.place: error.apart for event, error in self.judging.before if not error.is_bound}
+        moved = [half.params.get((Phase.UPDATE, Role.DELTA), {}) for half in (self.step.a, self.step.b)]
+        updates = {event.place: event for event in parameters.events(Phase.UPDATE, Role.DELTA)}
+        wrong = []
+        for event in parameters.events(Phase.UPDATE, Role.PARAM) if any(moved) else ():
+            error, place = self.step.error(event), event.place
+            update = self.step.error(updates[place]) if place in updates else None
+            if (
+                error is None
+                or place not in was
+                or not math.isfinite(error.size)
+                or (update is not None and update.is_bound)
+            ):
+                continue
+            apart = was[place] + (update.apart if update is not None else 0.0)
+            limit = max(WEIGHTS.limit(event.u, 0), _APART * apart / max(error.norm_a, error.norm_b, 1e-300))
+            if error.size > limit:
+                wrong.append(
+                    _Wrong(error.size / limit, event, error, limit, "no-update" if not all(moved) else "written")
+                )
+        return wrong
+
+    def _strong(self, wrong: list[_Wrong]) -> list[_Wrong]:
+        """Return the updates that show something: few of adaptive ones may be elements whose gradient is rounding."""
         names = [group.class_name.lower() for group in self.step.a.groups]
         is_adaptive = any(each in name for name in names for each in _ADAPTIVE)
-        return is_adaptive and len(wrong) < _WEAK * len(self.lengths) and max(each.excess for each in wrong) < _STRONG
+        if not is_adaptive or len(wrong) >= _WEAK * len(self.lengths):
+            return wrong
+        return [each for each in wrong if each.excess >= _STRONG]
 
     def _is_longer_together(self) -> bool:
         ordered = sorted(self.lengths)
@@ -221,7 +250,8 @@ class _Updates:
     def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""
         paths = tuple(dict.fromkeys(self.step.path(place[0]) for place in settings))
-        is_all = len(settings) >= MOST * sum(len(group.parameters) for group in self.step.a.groups)
+        modules = {self.step.a.places[i][0] for group in self.step.a.groups for i in group.parameters}
+        is_all = len(paths) >= MOST * len(modules)
         event, error = (shown.event, shown.error) if shown is not None else (None, None)
         facts = tuple({str(each): each for each in settings.values()}.values())
         self.judging.finds(

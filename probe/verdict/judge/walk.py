@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from probe.comparison.notes import note
-from probe.records import Phase, Role
-from probe.verdict.distance.error import Error
+from probe.records import Phase
 from probe.verdict.judge.backward import judge_backward
 from probe.verdict.judge.behind import judge_behind
 from probe.verdict.judge.forward import judge_forward
 from probe.verdict.judge.gradients import drop_unseen, judge_gradients
-from probe.verdict.judge.judging import Judging
+from probe.verdict.judge.judging import Judging, Weights
 from probe.verdict.judge.loss import judge_loss
 from probe.verdict.judge.updates import judge_updates
 from probe.verdict.judge.verdicts import Verdicts
-from probe.verdict.judge.weights import judge_buffers, judge_weights
-from probe.verdict.steps.events import Event
+from probe.verdict.judge.weights import judge_buffers, judge_weights, weights_of
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
-
-Weights = Sequence[tuple[Event, Error]]
-"""weights that a step left, with their errors"""
 
 
 def judge(step: Step, before: Weights | None) -> Verdicts:
@@ -32,8 +25,9 @@ def judge(step: Step, before: Weights | None) -> Verdicts:
     before
         the weights that the step before left; None in the first one
     """
-    judging = Judging(step, Graph(step), Verdicts(), before is None)
-    judge_weights(judging, before or ())
+    weights = before or weights_of(step)
+    judging = Judging(step, Graph(step), Verdicts(), before is None, weights)
+    judge_weights(judging)
     factor = 1.0
     if step.batches.are_same:
         judge_forward(judging)
@@ -45,8 +39,7 @@ def judge(step: Step, before: Weights | None) -> Verdicts:
     drop_unseen(judging)
     judge_buffers(judging)
     if not judging.verdicts.findings:
-        first = step.parameters.events(Phase.INIT, Role.PARAM) if before is None else [event for event, _ in before]
-        judge_behind(judging, first)
+        judge_behind(judging)
     judge_updates(judging, gradients, factor)
     return judging.verdicts
 

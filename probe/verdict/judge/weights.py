@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.judge.judging import MOST, Judging, bounded
+from probe.verdict.judge.judging import MOST, Judging, Weights, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import GRADIENT, WEIGHTS
 from probe.verdict.steps.events import Event
+from probe.verdict.steps.step import Step
 
 _WRITTEN_OTHERWISE = 0.3
 """a weight in another representation differs by at least this"""
@@ -22,12 +22,16 @@ _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
 
-def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> None:
-    """Judge the weights of the first step; take those that an earlier step left, ``before``, as sources."""
+def weights_of(step: Step) -> Weights:
+    """Return the weights that a step was recorded to begin with."""
+    return _known(step, Role.PARAM)
+
+
+def judge_weights(judging: Judging) -> None:
+    """Judge the weights of the first step; take those that an earlier step left as sources."""
     step, verdicts = judging.step, judging.verdicts
     drift = _DRIFT if step.a.step else 1.0
-    known_events = before or _known(judging, Role.PARAM)
-    for event, error in known_events:
+    for event, error in judging.before:
         assert event.place is not None and event.a is not None
         module = event.place[0]
         limit = 0.0 if event.a.kind == "integer" else drift * WEIGHTS.limit(event.u, 0)
@@ -44,9 +48,9 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
     if judging.is_first:
-        _join_findings(judging, len(known_events))
+        _join_findings(judging, len(judging.before))
         _judge_forms(judging)
-    for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
+    for event, error in _known(step, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
             verdicts.differing_buffers[event.place[0]] = event
@@ -130,8 +134,8 @@ def mapping_line(judging: Judging, event: Event, error: Error) -> str:
     return matching.lines.get(event.place[0], "the mapping")
 
 
-def _known(judging: Judging, role: Role) -> list[tuple[Event, Error]]:
-    events = ((event, judging.step.error(event)) for event in judging.step.parameters.events(Phase.INIT, role))
+def _known(step: Step, role: Role) -> Weights:
+    events = ((event, step.error(event)) for event in step.parameters.events(Phase.INIT, role))
     return [(event, error) for event, error in events if error is not None]
 
 
