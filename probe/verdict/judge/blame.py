@@ -18,7 +18,7 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     assert node is not None
     scope = judging.graph.segment(event)
     if scope is None:
-        return ("",), "model-input"
+        return (node.a.path,), "model-input"
     if (
         event.role is Role.OUTPUT
         and node.parent is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
+from probe.verdict.distance.estimates import look_permuted
 from probe.verdict.judge.healing import BEFORE_LOSS
 from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
@@ -118,6 +119,8 @@ def _is_gone(judging: Judging, finding: Finding, left: float) -> bool:
         return left <= _GONE  # one side did not record it: views that are changed in place
     if finding.phase is not Phase.FORWARD or error is None or _is_of_one_layer(judging, finding):
         return False
+    if _is_other_batch(finding.event):
+        return False
     return error.size > BEFORE_LOSS and left <= _GONE * error.size
 
 
@@ -127,6 +130,14 @@ def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
     if node is None or finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
         return False
     return bool(judging.step.a.weights_of(node.a.module))
+
+
+def _is_other_batch(event: Event | None) -> bool:
+    """Return True for what was logged of the batch, and for the model's inputs in another order: a loss shows no order."""
+    if event is None or event.a is None or event.b is None:
+        return False
+    is_given = event.role is Role.INPUT and event.node is not None and event.node.parent is None
+    return event.role is Role.VALUE or (is_given and event.a.form == event.b.form and look_permuted(event.a, event.b))
 
 
 def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase
-from probe.verdict.distance.error import Error
+from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
 from probe.verdict.noise.model import ALONG, FEW, NORMS
 from probe.verdict.noise.terms import peaks_of
@@ -67,7 +67,8 @@ class Judging:
         self, event: Event, error: Error, floor: float, u: float, limit: float, sources: float, behind: bool
     ) -> None:
         """Note an event whose error rounding or its sources explain."""
-        state = State.EQUAL if error.size == 0 and not error.is_bound else State.AGREES
+        is_equal = error.size == 0 and (error.view is View.MASK or not error.is_bound)
+        state = State.EQUAL if is_equal else State.AGREES
         state = State.INHERITS if error.size > floor or behind else state
         carried = max(error.size, sources, u) if error.is_bound else error.size
         off = norm_error(event, error)

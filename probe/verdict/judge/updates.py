@@ -134,6 +134,8 @@ class _Updates:
         error, place = self.step.error(event), event.place
         assert event.a is not None and event.b is not None and place is not None
         larger = max(event.a.norm, event.b.norm)
+        if error is not None and not larger:
+            self._add(event, error, 0.0, False)
         if error is None or weight is None or weight.a is None or not math.isfinite(error.size) or not larger:
             return None
         gradient = max(self.gradients.get(place, 0.0), self.used.get(place, 0.0))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from probe.comparison.notes import note
+from probe.records import Phase
 from probe.verdict.judge.backward import judge_backward
+from probe.verdict.judge.behind import judge_behind
 from probe.verdict.judge.forward import judge_forward
 from probe.verdict.judge.gradients import drop_unseen, judge_gradients
 from probe.verdict.judge.judging import Judging, Weights
@@ -31,9 +34,20 @@ def judge(step: Step, before: Weights | None) -> Verdicts:
         judge_loss(judging)
         factor = judge_backward(judging)
     else:
-        judging.verdicts.notes.append("other micro-batches")
+        _find_other_batch(judging)
     gradients = judge_gradients(judging, factor)
     drop_unseen(judging)
     judge_buffers(judging)
+    if not judging.verdicts.findings:
+        judge_behind(judging)
     judge_updates(judging, gradients, factor)
     return judging.verdicts
+
+
+def _find_other_batch(judging: Judging) -> None:
+    """Find that the micro-batches of the two sides, which cannot be joined, are not the same data."""
+    step = judging.step
+    counts = [len({call.micro for call in half.calls if call.micro >= 0}) for half in (step.a, step.b)]
+    if step.batches.differing and all(counts) and any(node.parent is None for node in step.nodes):
+        told = note("micro-batches-of-other-data", input=step.batches.differing, a=counts[0], b=counts[1])
+        judging.finds(Phase.FORWARD, ("",), None, 0.0, "model-input", facts=(told,))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.judge.judging import Judging, Weights, bounded
+from probe.verdict.judge.judging import MOST, Judging, Weights, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import GRADIENT, WEIGHTS
@@ -16,6 +16,8 @@ from probe.verdict.steps.step import Step
 
 _WRITTEN_OTHERWISE = 0.3
 """a weight in another representation differs by at least this"""
+_DRIFT = 64.0
+"""weights that steps which were not recorded have changed may differ by this much more (clean pairs: by 1)"""
 _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
@@ -28,10 +30,11 @@ def weights_of(step: Step) -> Weights:
 def judge_weights(judging: Judging) -> None:
     """Judge the weights of the first step; take those that an earlier step left as sources."""
     step, verdicts = judging.step, judging.verdicts
+    drift = _DRIFT if step.a.step else 1.0
     for event, error in judging.before:
         assert event.place is not None and event.a is not None
         module = event.place[0]
-        limit = 0.0 if event.a.kind == "integer" else WEIGHTS.limit(event.u, 0)
+        limit = 0.0 if event.a.kind == "integer" else drift * WEIGHTS.limit(event.u, 0)
         is_wrong = judging.is_first and error.size > limit
         if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
             verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
@@ -44,6 +47,9 @@ def judge_weights(judging: Judging) -> None:
             line = mapping_line(judging, event, error)
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
+    if judging.is_first:
+        _join_findings(judging, len(judging.before))
+        _judge_forms(judging)
     for event, error in _known(step, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
@@ -74,6 +80,49 @@ def judge_buffers(judging: Judging) -> None:
         verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
         if is_wrong:
             judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+
+
+def _join_findings(judging: Judging, judged: int) -> None:
+    """Make findings on most of the weights one: the runs do not start alike."""
+    found = [each for each in judging.verdicts.findings if each.code == "weight"]
+    if len(found) > max(1, MOST * judged) and len({each.paths for each in found}) > 1:
+        judging.verdicts.findings[:] = [each for each in judging.verdicts.findings if each.code != "weight"]
+        first = found[0]
+        judging.finds(
+            Phase.INIT, ("",), first.event, first.limit, "all-weights", error=first.error, facts=(len(found), judged)
+        )
+
+
+def _judge_forms(judging: Judging) -> None:
+    """Find weights of one class that have other sizes, or integers for floats; a padded vocabulary is neither."""
+    step = judging.step
+    events = [event for event in step.parameters.events(Phase.INIT, Role.PARAM) if event.is_paired]
+    vocabularies = {_sizes(event) for event in events if "mbedding" in _class(judging, event)}
+    for event in events:
+        a, b = event.a, event.b
+        assert a is not None and b is not None and event.place is not None
+        module = event.place[0]
+        if step.error(event) is not None or module not in step.pair_of or step.is_other_code(module):
+            continue
+        if a.kind != b.kind and a.size == b.size:
+            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, "weight-kind")
+        elif a.size != b.size and _sizes(event) not in vocabularies and not _is_part(judging, event):
+            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, "weight-shape")
+
+
+def _sizes(event: Event) -> tuple[int, int]:
+    assert event.a is not None and event.b is not None
+    return max(event.a.shape, default=1), max(event.b.shape, default=1)
+
+
+def _class(judging: Judging, event: Event) -> str:
+    assert event.place is not None
+    return judging.step.a.reader.modules[event.place[0]].class_name
+
+
+def _is_part(judging: Judging, event: Event) -> bool:
+    """Return True if one rank of several recorded, and may hold a part of the weight."""
+    return any(half.reader.info.world_size > 1 for half in (judging.step.a, judging.step.b))
 
 
 def mapping_line(judging: Judging, event: Event, error: Error) -> str:
