@@ -17,8 +17,6 @@ from probe.verdict.steps.events import Event
 _PARALLEL = 0.9
 _UNKNOWN = 0.1
 """error of a gradient from which on it says nothing about its update"""
-_APART = 4.0
-"""how much further apart weights may be than they and their updates were: sketches estimate"""
 _ADAPTIVE = ("ada", "lion", "rmsprop", "lamb")
 _WEAK, _STRONG = 0.2, 3.0
 """of adaptive optimizers: so few updates are no finding unless so far off, as rounding flips whole steps"""
@@ -65,7 +63,7 @@ class _Updates:
     def judge(self) -> None:
         if self._is_scaled() or self._gradients_as_used():
             return
-        wrong = self._strong(self._updates()) or self._written()
+        wrong = self._strong(self._updates()) or self._skipped()
         settings = differing_settings(self.judging)
         shown = [each for each in wrong if each.event.place in settings]
         if shown:
@@ -161,29 +159,17 @@ class _Updates:
         self._add(event, error, limit, found is not None)
         return found
 
-    def _written(self) -> list[_Wrong]:
-        """Judge the weights that the step left: what they were before, moved by their updates."""
-        parameters = self.step.parameters
-        was = {event.place: error.apart for event, error in self.judging.before if not error.is_bound}
+    def _skipped(self) -> list[_Wrong]:
+        """Return the weights that differ as only one side's optimizer made a step."""
         moved = [half.params.get((Phase.UPDATE, Role.DELTA), {}) for half in (self.step.a, self.step.b)]
-        updates = {event.place: event for event in parameters.events(Phase.UPDATE, Role.DELTA)}
+        if any(moved) == all(moved):
+            return []
+        was = {event.place: error.size for event, error in self.judging.before}
         wrong = []
-        for event in parameters.events(Phase.UPDATE, Role.PARAM) if any(moved) else ():
-            error, place = self.step.error(event), event.place
-            update = self.step.error(updates[place]) if place in updates else None
-            if (
-                error is None
-                or place not in was
-                or not math.isfinite(error.size)
-                or (update is not None and update.is_bound)
-            ):
-                continue
-            apart = was[place] + (update.apart if update is not None else 0.0)
-            limit = max(WEIGHTS.limit(event.u, 0), _APART * apart / max(error.norm_a, error.norm_b, 1e-300))
-            if error.size > limit:
-                wrong.append(
-                    _Wrong(error.size / limit, event, error, limit, "no-update" if not all(moved) else "written")
-                )
+        for event in self.step.parameters.events(Phase.UPDATE, Role.PARAM):
+            error = self.step.error(event)
+            if error is not None and error.size > max(WEIGHTS.limit(event.u, 0), 2 * was.get(event.place, math.inf)):
+                wrong.append(_Wrong(math.inf, event, error, 0.0, "no-update"))
         return wrong
 
     def _strong(self, wrong: list[_Wrong]) -> list[_Wrong]:
