@@ -369,7 +369,7 @@ class _Branch:
 
     def _state(self, place: _Place, of_wrong: str = "") -> str:
         if place.path in self.only[place.side] and not self._slots_of(place):
-            return f"✗ only in {place.side}"
+            return f"  only in {place.side}"
         verdict = self._verdict(place)
         if not verdict and place.side == "A" and place.index not in self.partnered:
             return "  no partner"

@@ -58,7 +58,11 @@ def test_an_empty_file_is_an_empty_mapping(text: str) -> None:
         ("just text", "m, line 1: expected sections named by a module class, got 'just text'"),
         ("---\n", "m, line 1: expected sections named by a module class, got nothing"),
         ("~", "m, line 1: expected sections named by a module class, got nothing"),
-        ("A:\n  b: c\n\nB: [x]\n", "m, line 4: expected paths below B, got a list"),
+        ("A:\n  b: c\n\nB: [x]\n", "m, line 4: expected paths below B, got a list; ignore and rules have one"),
+        (
+            "ignored: [x]\n",
+            "m, line 1: expected paths below ignored, got a list; ignore and rules have one; did you mean ignore?",
+        ),
         ("A:\nB:\n  c: d\n", "m, line 1: expected paths below A, got nothing"),
         ("A: self_attn\n", "m, line 1: expected paths below A, got 'self_attn'"),
         ("A:\n  b: c\n  d:\n", "m, line 3: A: d: expected the path on the other side, got nothing"),

@@ -223,7 +223,7 @@ def test_runs_that_begin_in_one_second_all_record(
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["argument", "variable"])
-@pytest.mark.parametrize("name", ["x.h5", "with space.hdf5", "folder", "no_suffix"])
+@pytest.mark.parametrize("name", ["x.h5", "with space.hdf5", "folder", "made/of two/", "no_suffix"])
 def test_where_it_goes(
     name: str, given: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,8 +231,8 @@ def test_where_it_goes(
     monkeypatch.setenv("PROBE_DUMP", "elsewhere.h5" if given else name)
     path = probe.start(model(), name if given else None)
     assert path is not None and path.is_file() and capsys.readouterr().err == ""
-    if name == "folder":
-        assert path.parent == Path("folder") and DEFAULT.fullmatch(path.name)
+    if name in ("folder", "made/of two/"):
+        assert path.parent == Path(name) and DEFAULT.fullmatch(path.name)
     else:
         assert path == Path(name)
 

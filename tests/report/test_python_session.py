@@ -54,6 +54,9 @@ def test_a_session_with_a_recording(run: Recording) -> None:
     assert NORM in run and "layers.*.norm2" in run
     assert "layers.9" not in run and 0 not in run
     assert run.get("layers.9") is None
+    for by_path in (run, run[0]):
+        with pytest.raises(NotRecordedError, match=r"no module 'layers\.0\.nrom2'; did you mean layers\.0\.norm2\?"):
+            by_path["layers.0.nrom2"]
     assert list(run.keys()) == [module.path for module in run.modules] == run._ipython_key_completions_()
     assert {path: len(found) for path, found in run.items()}[NORM] == len(run[NORM])
     output = run[NORM].output[0]

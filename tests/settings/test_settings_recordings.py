@@ -123,7 +123,8 @@ def test_what_is_decayed(plain: Path, tmp_path: Path) -> None:
         "matrices",
         0.1,
     )
-    assert resolved(recorded(plain)).known("weight_decay_groups") in ("all", None)
+    assert resolved(recorded(file)).values["weight_decay_groups"].shown == "matrices only"
+    assert resolved(recorded(plain)).known("weight_decay_groups") in ("all parameters", None)
 
 
 def test_the_environment(against: Against, plain: Path, tmp_path: Path) -> None:

@@ -342,8 +342,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def damaged(path: Path, kind: str) -> None:
     """Put something at the path that is not a readable recording."""
-    if kind in ("text", "empty"):
-        path.write_text("hello" if kind == "text" else "")
+    if kind in ("text", "noise", "empty"):
+        path.write_text({"text": "\x1b[1mhello\x1b[0m — 1\n", "noise": "hello\x00", "empty": ""}[kind])
     elif kind == "folder":
         path.mkdir()
     elif kind == "other":
@@ -368,6 +368,11 @@ def damaged(path: Path, kind: str) -> None:
         ("folder", StoreError, "{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)"),
         (
             "text",
+            FormatError,
+            "{path} is a text file; expected a recording, a file that probe.start wrote",
+        ),
+        (
+            "noise",
             FormatError,
             "{path} is not an HDF5 file, or is truncated (*file signature not found*); expected a recording, a file that probe.start wrote",
         ),
