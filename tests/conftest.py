@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """Say what marks mean."""
     config.addinivalue_line(
-        "markers", "thorough: shows at length what other tests show too; `scripts/test --quick` leaves it out"
+        "markers",
+        "thorough: takes seconds, or shows at length what other tests show; `scripts/test --quick` leaves it out",
     )
 
 

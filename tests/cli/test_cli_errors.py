@@ -177,6 +177,7 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
         assert (result.exit_code, result.stdout, result.stderr) == (3, "", f"Error: {message}\n")
 
 
+@pytest.mark.thorough
 def test_as_a_program(folder: Path) -> None:
     pair(net(), net(wrong=[1]))
     environment = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1])}
@@ -226,6 +227,7 @@ def test_an_error_in_probe_itself_is_no_divergence(
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "gbk"])
 def test_what_an_encoding_lacks_is_replaced(folder: Path, encoding: str) -> None:
     """The report has ≈, ✓ and →; the pipe of a Windows console or of LC_ALL=C has not."""

@@ -92,6 +92,7 @@ def test_control_characters_are_an_error() -> None:
         parse_mapping("A:\n  b: \x00\n", "m")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["[" * 20_000, "{a: " * 20_000, "- " * 20_000], ids=["lists", "mappings", "dashes"])
 def test_endless_nesting_is_an_error_and_no_crash(text: str) -> None:
     with pytest.raises(MappingError, match="^m: nested too deeply for a layer mapping$"):
@@ -131,6 +132,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(TEXTS)
 @example("&a {b: *a}")
 @example("A: &x {b: c}\nB: *x")
@@ -147,7 +149,7 @@ TEXTS = st.one_of(
 @example("'*/*': {a: b}")
 @example("'//': {a: b}")
 @example("ignore: [/]")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_text_is_a_mapping_or_a_mapping_error(text: str) -> None:
     try:
         mapping = parse_mapping(text, "m")

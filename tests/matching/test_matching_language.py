@@ -332,6 +332,7 @@ def test_a_section_whose_place_has_no_counterpart_says_where_the_way_ends() -> N
 # Large trees
 
 
+@pytest.mark.thorough
 def test_trees_of_twenty_thousand_modules() -> None:
     layer = {
         "": "Layer",

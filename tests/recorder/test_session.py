@@ -364,6 +364,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "end, status, expected",
     [
@@ -394,6 +395,7 @@ probe.stop()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_does_not_record() -> None:
     done = python(PROGRAM + FORK)
@@ -424,6 +426,7 @@ print("trained")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
 @pytest.mark.parametrize("step", ["probe.step()", "pass"], ids=["while it runs", "at its end"])
 def test_without_room_there_is_one_warning_and_the_training_goes_on(step: str) -> None:

@@ -136,6 +136,7 @@ def _without(model: Any, number: int) -> Any:
     return model
 
 
+@pytest.mark.thorough
 def test_a_call_that_only_one_side_makes(tmp_path: Path) -> None:
     def change(model: Any) -> None:
         layer = module(model, "layers.1")

@@ -194,6 +194,7 @@ def test_steps_are_a_dimension(long: Path, files: tuple[Path, Path], answer: Com
     assert answer[NORM].output.to_xarray().a.sizes["step"] == 1
 
 
+@pytest.mark.thorough
 def test_functions_take_recordings_that_are_open(files: tuple[Path, Path], answer: Comparison) -> None:
     with probe.open(files[0]) as a, probe.open(files[1]) as b:
         assert probe.compare(a, b).verdict == probe.compare(a, str(files[1])).verdict == answer.verdict

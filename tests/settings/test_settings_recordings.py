@@ -52,6 +52,7 @@ def against(plain: Path, tmp_path: Path) -> Callable[..., Comparison]:
 Against = Callable[..., Comparison]
 
 
+@pytest.mark.thorough
 def test_a_finding_names_the_setting_behind_it(against: Against) -> None:
     """From statistics."""
     found = against(with_config(other_eps, rms_norm_eps=1e-3))
