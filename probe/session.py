@@ -71,8 +71,8 @@ def start(
     path
         the HDF5 file to create; under several ranks ``a.h5`` becomes ``a.rank00003.h5``. Without it, the name
         is ``$PROBE_DUMP`` or ``probe-<date>-<time>.h5`` (``probe-<job>.rank00003.h5`` under several ranks, which
-        must agree on it), and said once on stderr; in a folder, made if it ends in ``/``, such a name too. A name made of
-        the time gets a number if another run has it.
+        must agree on it), and said once on stderr. A folder, made if it ends in ``/``, gets a file of such a name.
+        A name made of the time gets a number if another run has it.
     level
         what is observed: ``"module"``
     task

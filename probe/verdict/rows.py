@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from probe.comparison.distance.metrics import Metrics, Status
-from probe.comparison.notes import Note, note
+from probe.comparison.notes import note
 from probe.comparison.result import SlotResult
 from probe.records import JudgementName
 from probe.verdict.distance.error import Error, View
@@ -39,7 +39,12 @@ def micro_of(event: Event | None) -> int:
 def metrics_of(event: Event, error: Error | None) -> Metrics:
     """Return an error in the terms of the answer."""
     if error is None:
-        return Metrics(Status.NOT_COMPARABLE, why=_why_not(event))
+        a, b = event.a, event.b
+        if a is not None and b is not None and a.size == b.size:
+            why = note("no-statistics") if a.dtype == b.dtype else note("kinds-differ", a=a.dtype, b=b.dtype)
+        else:
+            why = note("shapes-differ", a=a.shape if a is not None else (), b=b.shape if b is not None else ())
+        return Metrics(Status.NOT_COMPARABLE, why=why)
     assert event.a is not None or event.b is not None
     is_equal = error.size == 0 and not error.is_bound
     status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
@@ -58,14 +63,6 @@ def metrics_of(event: Event, error: Error | None) -> Metrics:
         is_lower_bound=error.is_bound,
         of_integers=error.view is View.INTEGERS,
     )
-
-
-def _why_not(event: Event) -> Note:
-    shapes = [tensor.shape if tensor is not None else () for tensor in (event.a, event.b)]
-    if event.a is None or event.b is None or event.a.size != event.b.size:
-        return note("shapes-differ", a=shapes[0], b=shapes[1])
-    is_one_kind = event.a.dtype == event.b.dtype
-    return note("no-statistics") if is_one_kind else note("kinds-differ", a=event.a.dtype, b=event.b.dtype)
 
 
 def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:

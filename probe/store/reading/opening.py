@@ -21,7 +21,6 @@ from probe.store.reading import heaps, layout
 from probe.store.reading.hdf5 import open_on
 
 _BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-"""bytes that no text has; logs have colours"""
 _ATTEMPTS = 5
 """how often a file is read that a writer may be changing"""
 _PAUSE = 0.01
