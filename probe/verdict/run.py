@@ -138,9 +138,9 @@ def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
 
 
 def weights_after(step: Step) -> Weights:
-    """Return the weights that a step left, with their errors."""
-    events = ((event, step.error(event)) for event in step.parameters.events(Phase.UPDATE, Role.PARAM))
-    return [(event, error) for event, error in events if error is not None]
+    """Return the weights that a step left, and what the optimizer keeps, with their errors."""
+    events = [event for role in (Role.PARAM, Role.STATE) for event in step.parameters.events(Phase.UPDATE, role)]
+    return [(event, error) for event in events if (error := step.error(event)) is not None]
 
 
 def _are_both_broken(step: Step) -> bool:

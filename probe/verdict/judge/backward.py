@@ -70,7 +70,7 @@ class _Backward:
             error, limit = Error(math.inf), 0.0
         else:
             limit = self._limit(event, error, u)
-        sources = self._sources(event)
+        sources = self._gain(event) * self._sources(event)
         is_wrong = limit < JUDGES_NOTHING and (error.size > limit or self._is_multiple(event, error, u, sources))
         is_behind = any(each in self.is_wrong for each in (node, *node.callers(), None)) or self._is_forward_wrong(
             event
@@ -93,18 +93,22 @@ class _Backward:
     def _limit(self, event: Event, error: Error, u: float) -> float:
         node = event.node
         assert node is not None
-        gain = softmax_gain(self.judging.step, node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
-        limit = max(BACKWARD.limit(u, gain * self._sources(event)), subnormal_limit(event))
+        limit = max(BACKWARD.limit(u, self._gain(event) * self._sources(event)), subnormal_limit(event))
         if event.role is Role.GRAD_OUTPUT:
             limit = max(limit, sibling_limit(event, self.apart[node.parent]))
         if abs(error.along) < ALONG_BACKWARD:
             limit = max(limit, kink_limit(self.judging.step, event, max(self._saved_error(node), 2**-24)))
         return limit
 
+    def _gain(self, event: Event) -> float:
+        assert event.node is not None
+        return softmax_gain(self.judging.step, event.node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
+
     def _sources(self, event: Event) -> float:
         node = event.node
         assert node is not None
-        seen = max(self.so_far[each] for each in (node, *node.callers()))
+        users = self.judging.graph.users(event) if event.role is not Role.GRAD_INPUT else []
+        seen = max(self.so_far[each] for each in (node, *node.callers(), *users))
         return max(seen, self._saved_error(node), self.judging.verdicts.error(self.judging.graph.value_event(event)))
 
     def _saved_error(self, node: Node) -> float:
@@ -128,12 +132,15 @@ class _Backward:
         if not event.is_paired or error.is_bound or not math.isfinite(error.size):
             return False
         assert event.a is not None and event.node is not None
-        if event.node.parent is None and event.role is Role.GRAD_OUTPUT and self.judging.is_first:
+        is_of_loss = event.role is Role.GRAD_OUTPUT and not self.judging.graph.users(event)
+        if event.node.parent is None and is_of_loss and self.judging.is_first:
             value = self.judging.verdicts.by_event.get(self.judging.graph.value_event(event) or event)
             if is_off(event, error, u, value.off if value is not None else 0.0):
                 return True
         is_along = event.a.size >= _SEVERAL and abs(error.along) >= ALONG_BACKWARD
-        return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources)
+        rows = event.a.size / max(event.a.shape[-1] if event.a.shape else 1, 1)
+        by_chance = error.size / math.sqrt(rows)  # each sample's gradient is one number times what the loss looks at
+        return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources) + by_chance
 
     def _is_missing(self, event: Event) -> bool:
         """Return True if a gradient that one side lacks should be there: the tensor learns, nothing passed it on."""

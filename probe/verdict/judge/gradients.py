@@ -181,6 +181,8 @@ def _scales(judging: Judging) -> dict[int, _Scale]:
             for verdict in judging.verdicts.of_node(node):
                 scale.error = max(scale.error, verdict.error)
                 scale.is_wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
+        for verdict in (each for inner in node.inner for each in judging.verdicts.of_node(inner)):
+            scale.error = max(scale.error, verdict.error if verdict.event.phase is Phase.BACKWARD else 0.0)
     modules = step.a.reader.modules
     for module in {place[0] for place in step.a.places}:  # weights that other code uses: what came back to that
         around = module

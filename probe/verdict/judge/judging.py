@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from probe.numbers.statistics import unit_roundoff
@@ -13,6 +13,7 @@ from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
 from probe.verdict.noise.model import ALONG, FEW, NORMS
 from probe.verdict.noise.terms import peaks_of
+from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
@@ -37,6 +38,8 @@ class Judging:
         the step begins with the weights that were compared
     before
         the weights that it begins with, with their errors
+    kept
+        errors of what the optimizer keeps, as the step begins
     """
 
     step: Step
@@ -44,6 +47,7 @@ class Judging:
     verdicts: Verdicts
     is_first: bool
     before: Weights = ()
+    kept: Mapping[Place | None, float] = field(default_factory=dict)
 
     def finds(
         self,

@@ -207,7 +207,9 @@ class _Updates:
                 continue
             count += 1
             limit = max(
-                STATE.limit(max(self.lowest, event.u), self.gradients[place]), 4 * self.sizes.get(place, 0.0), floor
+                STATE.limit(max(self.lowest, event.u), self.gradients[place]),
+                4 * max(self.sizes.get(place, 0.0), self.judging.kept.get(event.place, 0.0)),
+                floor,
             )
             is_small = error.apart < 4 * math.sqrt(event.a.size) * smallest_rounding(event.a.dtype)
             self._add(event, error, limit, error.size > limit and not is_small)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probe.comparison.notes import note
-from probe.records import Phase
+from probe.records import Phase, Role
 from probe.verdict.judge.backward import judge_backward
 from probe.verdict.judge.behind import judge_behind
 from probe.verdict.judge.forward import judge_forward
@@ -23,10 +23,11 @@ def judge(step: Step, before: Weights | None) -> Verdicts:
     Parameters
     ----------
     before
-        the weights that the step before left; None in the first one
+        the weights that the step before left, and what its optimizer kept; None in the first one
     """
-    weights = before or weights_of(step)
-    judging = Judging(step, Graph(step), Verdicts(), before is None, weights)
+    weights = [each for each in before or () if each[0].role is Role.PARAM] or weights_of(step)
+    kept = {event.place: error.size for event, error in before or () if event.role is Role.STATE}
+    judging = Judging(step, Graph(step), Verdicts(), before is None, weights, kept)
     judge_weights(judging)
     factor = 1.0
     if step.batches.are_same:

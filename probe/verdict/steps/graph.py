@@ -161,6 +161,11 @@ class Graph:
         given = _of_micro(self._given.get(_key(self.value(gradient)), ()), gradient)
         return [node for node in dict.fromkeys(each.node for each in given) if node is not None and node not in made]
 
+    def users(self, gradient: Event) -> list[Node]:
+        """Return the paired calls of all micro-batches that were given the tensor of a gradient, but those it came back to."""
+        given = (each.node for each in self._given.get(_key(self.value(gradient)), ()))
+        return [node for node in dict.fromkeys(given) if node is not None and node is not gradient.node]
+
     def is_same_tensor(self, a: Tensor | None, b: Tensor | None) -> bool:
         """Return True if two tensors of A are one."""
         return _key(a) is not None and _key(a) == _key(b)
