@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from probe.comparison.answer import Comparison
@@ -11,7 +11,7 @@ from probe.comparison.coverage.detection_limit import limit_of_detection
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.module_pairs import module_pairs
-from probe.comparison.notes import Note, note
+from probe.comparison.notes import Note
 from probe.comparison.result import Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.run_summary import summary_of
 from probe.matching import Matching
@@ -20,6 +20,7 @@ from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
+from probe.verdict.facts import said_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.rows import metrics_of, micro_of, rows_of
 from probe.verdict.steps.events import Event
@@ -97,7 +98,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
             refs_b.append(_ref(step, finding, step.b.reader.modules[step.pair_of[module].b], "B"))
         elif module is None:
             refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
-    facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
+    facts, advice = said_of(step, finding)
     return Divergence(
         finding.phase,
         event.role if event is not None else Role.OUTPUT if finding.phase is Phase.LOSS else Role.DELTA,
@@ -164,105 +165,6 @@ def _kind(finding: Finding) -> Kind:
     if finding.error is not None and math.isinf(finding.error.size):
         return Kind.NONFINITE if finding.error.view is View.NON_FINITE else Kind.MISSING
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
-
-
-# Facts: what was found, and what to look at, by the code of a finding
-
-Said = tuple[list[Note], Note | None]
-
-
-def _nothing(step: Step, finding: Finding) -> Said:
-    return [], None
-
-
-def _own_code(step: Step, finding: Finding) -> Said:
-    node = finding.event.node if finding.event is not None else None
-    errors = [error.size for each in node.inputs if (error := step.error(each)) is not None] if node is not None else []
-    weights = note("parameters-equal") if node is not None and step.a.weights_of(node.a.module) else None
-    return [note("output-alone-differs", error=max(errors, default=0.0), weights=weights)], note("code-of-module")
-
-
-def _caller(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    if event is None or event.node is None:
-        return [], note("code-of-module")
-    is_input = event.role is Role.INPUT
-    said = note(
-        "next-tensor-differs",
-        path=event.node.a.path or "the whole model",
-        is_input=is_input,
-        role=event.role.label,
-        slot=event.slot_a,
-    )
-    return [said], note("code-of-module")
-
-
-def _plain(code: str, advice: str = "") -> Callable[[Step, Finding], Said]:
-    def said(step: Step, finding: Finding) -> Said:
-        return [note(code)], note(advice) if advice else None
-
-    return said
-
-
-def _gradient(step: Step, finding: Finding) -> Said:
-    return [note("gradient-of-parameter-differs", has_arrived=True)], note("accumulation-and-reduction")
-
-
-def _backward(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    if event is None or event.node is None:
-        return [], note("backward-of-module")
-    path, role = event.node.a.path or "the whole model", event.role.label
-    return [note("gradient-differs", path=path, role=role, slot=event.slot_a)], note("backward-of-module")
-
-
-def _weight(step: Step, finding: Finding) -> Said:
-    return [note("weights-differ", when=note("before-first-step"))], note("loading-of-weight")
-
-
-def _mapping(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    assert event is not None and event.place is not None
-    pair = step.pair_of[event.place[0]]
-    paths = step.path(pair.a), step.b.reader.modules[pair.b].path
-    return [note("mapping-says-pair", a=paths[0], b=paths[1], line=finding.facts[0])], note("loading-of-weight")
-
-
-def _settings(step: Step, finding: Finding) -> Said:
-    said = [note("other-setting", name=name, a=a, b=b) for name, a, b in finding.facts]
-    return said, note("settings-of-parameter")
-
-
-def _loss(step: Step, finding: Finding) -> Said:
-    return [note("loss-alone-differs")], note("loss-scale-or-reduction")
-
-
-def _update(step: Step, finding: Finding) -> Said:
-    return [note("update-differs", is_seen=True)], note("settings-of-parameter")
-
-
-_FACTS: dict[str, Callable[[Step, Finding], Said]] = {
-    "module": _own_code,
-    "caller": _caller,
-    "unpaired-call": _caller,
-    "maker-of-inputs": _caller,
-    "model-input": _plain("model-is-given-other-inputs"),
-    "weight": _weight,
-    "buffer": _plain("output-of-module-differs"),
-    "mapping": _mapping,
-    "loss": _loss,
-    "loss-scale": _loss,
-    "loss-behind": _loss,
-    "own-backward": _backward,
-    "code-behind": _backward,
-    "gradient": _gradient,
-    "all-gradients": _gradient,
-    "settings": _settings,
-    "update": _update,
-    "length-of-update": _update,
-    "along-weight": _update,
-    "longer-updates": _update,
-}
 
 
 def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[Divergence]:
