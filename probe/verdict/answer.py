@@ -14,6 +14,7 @@ from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note
 from probe.comparison.result import Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.run_summary import summary_of
+from probe.comparison.settings import DifferingSetting
 from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
@@ -106,11 +107,12 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         _CONFIDENCE if finding.is_shown else _UNSHOWN,
         tuple(refs_a),
         tuple(refs_b),
-        metrics_of(event, finding.error) if event is not None and finding.error is not None else None,
+        metrics_of(event, finding.error) if finding.error is not None else None,
         finding.limit,
         tuple(facts),
         advice,
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
+        is_read=finding.code == "settings",
     )
 
 
@@ -123,6 +125,7 @@ def answer_of(
     reasons: Iterable[Note],
     steps: Sequence[tuple[int, int]],
     left_out: Iterable[LeftOut],
+    settings: tuple[DifferingSetting, ...] = (),
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
@@ -149,6 +152,7 @@ def answer_of(
         steps=tuple(steps),
         pairs=module_pairs(matching, *trees),
         runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),
+        settings=settings,
     )
 
 
@@ -167,10 +171,10 @@ def _kind(finding: Finding) -> Kind:
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
 
 
-def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[Divergence]:
-    """Yield findings in causal order, each module once."""
+def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[tuple[Divergence, Finding]]:
+    """Yield findings in causal order, each module once, as they are told and as they were found."""
     seen: set[tuple[str, ...]] = set()
     for finding in sorted(findings, key=lambda each: each.phase):
         if finding.paths not in seen:
             seen.add(finding.paths)
-            yield divergence_of(step, finding)
+            yield divergence_of(step, finding), finding

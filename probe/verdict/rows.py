@@ -36,12 +36,12 @@ def micro_of(event: Event | None) -> int:
     return event.node.a.micro if event is not None and event.node is not None else 0
 
 
-def metrics_of(event: Event, error: Error | None) -> Metrics:
-    """Return an error in the terms of the answer."""
+def metrics_of(event: Event | None, error: Error | None) -> Metrics:
+    """Return an error in the terms of the answer; that of a number has no event."""
     if error is None:
+        assert event is not None
         shapes = [tensor.shape if tensor is not None else () for tensor in (event.a, event.b)]
         return Metrics(Status.NOT_COMPARABLE, why=note("shapes-differ", a=shapes[0], b=shapes[1]))
-    assert event.a is not None or event.b is not None
     is_equal = error.size == 0 and not error.is_bound
     status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
     product = 2 * error.norm_a * error.norm_b

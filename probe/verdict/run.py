@@ -22,7 +22,8 @@ from probe.ranks.opening import open_reader
 from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.verdict.answer import Tally, answer_of, findings_in_order
+from probe.verdict.answer import Tally, answer_of
+from probe.verdict.beside import Beside
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.judge.walk import Weights, judge
@@ -89,6 +90,7 @@ def _compare(
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
     tally, notes, reasons = Tally(), [*guards.notes, *matching.notes], list(guards.reasons)
+    beside = Beside(a, b, matching)
     found: list[Divergence] = []
     unshown: list[Divergence] = []
     before: Weights | None = None
@@ -100,8 +102,8 @@ def _compare(
         done.append((number, there))
         tally.add(step, verdicts)
         progress(len(done), len(steps))
-        found += findings_in_order(step, _shown(verdicts, True))
-        unshown += findings_in_order(step, _shown(verdicts, False))
+        found += beside.findings_of(step, _shown(verdicts, True))
+        unshown += beside.findings_of(step, _shown(verdicts, False))
         if found:
             if len(done) < len(steps):
                 notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
@@ -111,7 +113,9 @@ def _compare(
             break
         before = weights_after(step)
     left = left_out_of(tally.seen, (a, b), done, shift, tally.coverage(), tally.rows, min_coverage)
-    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left)
+    findings, settings = beside.settings_of(found or unshown[:1])
+    notes = [*beside.notes, *notes]
+    return answer_of((a, b), matching, tally, tuple(findings), notes, reasons, done, left, settings)
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:

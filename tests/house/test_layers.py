@@ -50,6 +50,8 @@ LAYERS = [
     ["comparison", "conversion"],
     ["verdict"],
     ["diagnosis", "checks"],
+    ["verdict.beside"],
+    ["verdict.run"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots", "report.formats"],
     ["commands.run_checks"],

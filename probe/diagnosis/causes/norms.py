@@ -102,7 +102,7 @@ def _chosen(a: dict[Form, Solved], b: dict[Form, Solved]) -> tuple[Form, Form]:
 
 def _fitting(half: Half, tolerance: float) -> dict[Way, tuple[np.ndarray, np.ndarray, int]]:
     """Return the ways that give the recorded output: what each row is multiplied by, its variance, its length."""
-    output = half.read(half.row)
+    output = half.values
     inputs = [x for x in half.given() if output is not None and x.shape == output.shape]
     if output is None or not inputs or not np.isfinite(output).all() or not np.isfinite(inputs[0]).all():
         return {}

@@ -105,7 +105,7 @@ def drop_unseen(judging: Judging) -> None:
     judged = [each.error for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
-    left = max(found[0], *judged)
+    left = max(found.size, *judged)
     if all(_is_gone(finding, left) for finding in verdicts.findings):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")

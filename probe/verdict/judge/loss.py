@@ -8,6 +8,7 @@ import numpy as np
 
 from probe.numbers.statistics import dtype_of, unit_roundoff
 from probe.records import Phase, Role
+from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.verdicts import State
 from probe.verdict.noise.model import LOSS
@@ -20,42 +21,41 @@ _AGREES = 2e-6
 """relative error of losses in float32 up to which they show that a difference was taken back"""
 
 
-def loss_error(step: Step) -> tuple[float, float] | None:
-    """Return the largest relative error of the logged losses, and the size of that loss; None without."""
+def loss_error(step: Step) -> Error | None:
+    """Return the largest relative error of the logged losses; None without."""
     found = []
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
-            size = max(abs(a), abs(b), 1e-30)
-            found.append((abs(a - b) / size, size))
-    return max(found) if found else None
+            found.append(Error(abs(a - b) / max(abs(a), abs(b), 1e-30), abs(a), abs(b)))
+    return max(found, key=lambda each: each.size) if found else None
 
 
 def loss_agrees(judging: Judging) -> bool:
     """Return True if the loss shows no difference, or none was logged."""
     found = loss_error(judging.step)
     u = max((out.u for node in judging.step.nodes for out in node.outputs), default=0.0)
-    return found is None or found[0] < max(_AGREES, u / 4)
+    return found is None or found.size < max(_AGREES, u / 4)
 
 
 def judge_loss(judging: Judging) -> None:
     """Judge the logged loss by what the model returned."""
     step, verdicts = judging.step, judging.verdicts
     found = loss_error(step)
-    if found is None or not math.isfinite(found[1]):
+    if found is None or not math.isfinite(found.norm_a) or not math.isfinite(found.norm_b):
         return
     roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
-    limit = _limit(judging, roots, found[1])
-    if found[0] <= limit:
+    limit = _limit(judging, roots, max(found.norm_a, found.norm_b, 1e-30))
+    if found.size <= limit:
         return
     inputs = [event for node in step.nodes if node.parent is None for event in node.inputs if event.is_paired]
     waiting = [event for event in inputs if verdicts.state(event) is State.OPEN and step.error(event) is not None]
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
-        judging.finds(Phase.LOSS, ("",), None, limit, "loss")
+        judging.finds(Phase.LOSS, ("",), None, limit, "loss", error=found)
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:

@@ -1,0 +1,84 @@
+"""What stands beside a verdict: hints, known differences, guessed pairs, lines of the mapping, settings. None of it moves a place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from probe.comparison.asked_for import settings_that_differ
+from probe.comparison.blame.guesses import Guesses
+from probe.comparison.failing import unless_it_fails
+from probe.comparison.notes import Note, note
+from probe.comparison.result import Divergence, NodeRef
+from probe.comparison.settings import DifferingSetting, unseen_settings, with_settings
+from probe.diagnosis.choosing import with_hints
+from probe.diagnosis.known_differences import KnownDifferences
+from probe.diagnosis.of_step import evidence_of
+from probe.matching import LostLine, Matching
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
+from probe.verdict.answer import findings_in_order
+from probe.verdict.judge.verdicts import Finding
+from probe.verdict.steps.step import Step
+
+_AT_A_LOST_LINE = 0.5
+"""most confidence in the models being wrong where a line of the mapping did not find its module"""
+
+
+class Beside:
+    """What two recordings say beside the numbers of a finding.
+
+    Attributes
+    ----------
+    notes
+        on the answer as a whole
+    """
+
+    def __init__(self, a: Reader, b: Reader, matching: Matching) -> None:
+        self.readers, self.matching = (a, b), matching
+        self.trees = Tree(a.modules), Tree(b.modules)
+        self.guesses = Guesses(matching, *self.trees)
+        self.known = KnownDifferences(a, b)
+        self.notes: list[Note] = list(self.guesses.notes())
+
+    def findings_of(self, step: Step, findings: Iterable[Finding]) -> list[Divergence]:
+        """Return the findings of a step in causal order, with all that stands beside them."""
+        told = list(findings_in_order(step, findings))
+        found = {id(said): finding for said, finding in told}
+        hinted = with_hints(
+            [said for said, _ in told], lambda said: evidence_of(step, found[id(said)], said), self.notes
+        )
+        return [self._at_lost_line(self.guesses.weighed(self.known.named(each))) for each in hinted]
+
+    def settings_of(self, findings: Sequence[Divergence]) -> tuple[list[Divergence], tuple[DifferingSetting, ...]]:
+        """Return the findings with the settings that may be behind them, and all settings that differ."""
+        found = unless_it_fails(lambda: settings_that_differ(*self.readers, findings), (), "settings", "", self.notes)
+        self.notes += unseen_settings(found)
+        return with_settings(findings, found), found
+
+    def _at_lost_line(self, finding: Divergence) -> Divergence:
+        """Name the lines of the mapping that left a finding's modules without partners first: they may be all that is wrong."""
+        lost = [line for line in self.matching.lost_lines if self._lies_in(finding, line)]
+        if not lost:
+            return finding
+        return replace(
+            finding,
+            confidence=min(finding.confidence, _AT_A_LOST_LINE),
+            facts=(*(line.note for line in lost[:2]), *finding.facts),
+            advice=note("mend-lines-first", lines=tuple(line.where for line in lost), said=lost[0].note),
+        )
+
+    def _lies_in(self, finding: Divergence, line: LostLine) -> bool:
+        sides = zip((finding.a, finding.b), self.trees, (line.a, line.b), strict=True)
+        return any(_modules_around(refs, tree) & lost for refs, tree, lost in sides)
+
+
+def _modules_around(refs: Iterable[NodeRef], tree: Tree) -> set[int]:
+    """Return the modules of places, and those that hold them, but for the model itself."""
+    found = set()
+    for ref in refs:
+        index = tree.by_path.get(ref.path, -1)
+        while index > 0:
+            found.add(index)
+            index = tree.modules[index].parent
+    return found
