@@ -19,6 +19,7 @@ from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.confidence import confidence_of
 from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
 from probe.verdict.facts import said_of
@@ -26,10 +27,6 @@ from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.rows import metrics_of, micro_of, rows_of
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
-
-_CONFIDENCE = 0.9
-_UNSHOWN = 0.6
-"""confidence of settings that differ while no number does"""
 
 
 @dataclass
@@ -100,15 +97,16 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         elif module is None:
             refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
     facts, advice = said_of(step, finding)
+    is_measured = finding.code != "longer-updates" and (event is None or event.is_paired)
     return Divergence(
         finding.phase,
-        event.role if event is not None else Role.OUTPUT if finding.phase is Phase.LOSS else Role.DELTA,
+        event.role if event is not None else Role.VALUE if finding.phase is Phase.LOSS else Role.DELTA,
         _kind(finding),
-        _CONFIDENCE if finding.is_shown else _UNSHOWN,
+        confidence_of(step, finding),
         tuple(refs_a),
         tuple(refs_b),
-        metrics_of(event, finding.error) if finding.error is not None else None,
-        finding.limit,
+        metrics_of(event, finding.error) if finding.error is not None and is_measured else None,
+        finding.limit if is_measured else math.nan,
         tuple(facts),
         advice,
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
@@ -158,14 +156,28 @@ def answer_of(
 
 def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef:
     event, half = finding.event, step.a if side == "A" else step.b
-    slot = "" if event is None else event.slot_a if side == "A" else event.slot_b
+    slot = _slot_in(step, event, module.path, side) if event is not None else "loss" if finding.code == "loss" else ""
     call = event.node.a.number if event is not None and event.node is not None else 0
     return NodeRef.of(half.step, micro_of(event), module, call, slot)
+
+
+def _slot_in(step: Step, event: Event, path: str, side: str) -> str:
+    """Return the slot of a tensor that belongs to a module itself; of others that it answers for none."""
+    if event.node is not None:
+        home = event.node.a.path if side == "A" else event.node.b.path
+    else:
+        assert event.place is not None
+        home = step.path(event.place[0])
+        if side == "B" and event.place[0] in step.pair_of:
+            home = step.b.reader.modules[step.pair_of[event.place[0]].b].path
+    return "" if home != path else event.slot_a if side == "A" else event.slot_b
 
 
 def _kind(finding: Finding) -> Kind:
     if finding.code == "model-input":
         return Kind.INPUTS
+    if finding.code == "unpaired-call":
+        return Kind.MISSING
     if finding.error is not None and math.isinf(finding.error.size):
         return Kind.NONFINITE if finding.error.view is View.NON_FINITE else Kind.MISSING
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)

@@ -1,9 +1,14 @@
-"""What stands beside a verdict: hints, known differences, guessed pairs, lines of the mapping, settings. None of it moves a place."""
+"""What stands beside a verdict: hints, known differences, guessed pairs, lines of the mapping, settings.
+
+None of it moves a place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from probe.comparison.asked_for import settings_that_differ
 from probe.comparison.blame.guesses import Guesses
@@ -12,6 +17,7 @@ from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, NodeRef
 from probe.comparison.settings import DifferingSetting, unseen_settings, with_settings
 from probe.diagnosis.choosing import with_hints
+from probe.diagnosis.evidence import Evidence
 from probe.diagnosis.known_differences import KnownDifferences
 from probe.diagnosis.of_step import evidence_of
 from probe.matching import LostLine, Matching
@@ -44,10 +50,10 @@ class Beside:
     def findings_of(self, step: Step, findings: Iterable[Finding]) -> list[Divergence]:
         """Return the findings of a step in causal order, with all that stands beside them."""
         told = list(findings_in_order(step, findings))
-        found = {id(said): finding for said, finding in told}
-        hinted = with_hints(
-            [said for said, _ in told], lambda said: evidence_of(step, found[id(said)], said), self.notes
-        )
+        evidence = [evidence_of(step, finding, said) for said, finding in told]
+        measured = [_with_largest(said, each) for (said, _), each in zip(told, evidence, strict=True)]
+        of = {id(said): each for said, each in zip(measured, evidence, strict=True)}
+        hinted = with_hints(measured, lambda said: of[id(said)], self.notes)
         return [self._at_lost_line(self.guesses.weighed(self.known.named(each))) for each in hinted]
 
     def settings_of(self, findings: Sequence[Divergence]) -> tuple[list[Divergence], tuple[DifferingSetting, ...]]:
@@ -57,7 +63,7 @@ class Beside:
         return with_settings(findings, found), found
 
     def _at_lost_line(self, finding: Divergence) -> Divergence:
-        """Name the lines of the mapping that left a finding's modules without partners first: they may be all that is wrong."""
+        """Name the lines of the mapping that left a finding's modules without partners first."""
         lost = [line for line in self.matching.lost_lines if self._lies_in(finding, line)]
         if not lost:
             return finding
@@ -71,6 +77,17 @@ class Beside:
     def _lies_in(self, finding: Divergence, line: LostLine) -> bool:
         sides = zip((finding.a, finding.b), self.trees, (line.a, line.b), strict=True)
         return any(_modules_around(refs, tree) & lost for refs, tree, lost in sides)
+
+
+def _with_largest(finding: Divergence, evidence: Evidence | None) -> Divergence:
+    """Return a finding with the largest difference of two elements, where values were recorded."""
+    values = evidence.values if evidence is not None else None
+    if values is None or finding.metrics is None or not values.is_whole or finding.metrics.of_integers:
+        return finding
+    apart = np.abs(values.difference)
+    at = np.unravel_index(int(apart.argmax()), apart.shape)
+    metrics = replace(finding.metrics, max_abs=float(apart[at]), max_abs_at=tuple(map(int, at)))
+    return replace(finding, metrics=metrics)
 
 
 def _modules_around(refs: Iterable[NodeRef], tree: Tree) -> set[int]:

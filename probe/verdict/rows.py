@@ -51,7 +51,7 @@ def metrics_of(event: Event | None, error: Error | None) -> Metrics:
     return Metrics(
         status,
         error.size,
-        max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else math.nan,
+        max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) and event is not None else math.nan,
         error.along,
         error.norm_a,
         error.norm_b,

@@ -31,6 +31,7 @@ class Call:
     caller: Call | None
     autocast: str
     has_gradients: bool
+    training: bool = True
     inner: list[Call] = field(default_factory=list)
     seen: dict[Role, dict[str, list[Tensor]]] = field(default_factory=dict)
 
@@ -120,9 +121,12 @@ class Side:
         at = next(i for i, row in enumerate(steps) if row["step"] == self.step)
         first = int(steps["n_calls"][at - 1]) if at else 0
         found: dict[int, Call] = {}
-        columns = [rows[name].tolist() for name in ("module", "micro", "call", "seq", "end", "caller", "grad_enabled")]
+        columns = [
+            rows[name].tolist()
+            for name in ("module", "micro", "call", "seq", "end", "caller", "grad_enabled", "training")
+        ]
         casts = rows["autocast"].tolist()
-        for number, (module, micro, call, begin, end, caller, learns) in enumerate(zip(*columns, strict=True)):
+        for number, (module, micro, call, begin, end, caller, learns, trains) in enumerate(zip(*columns, strict=True)):
             if rows["recomputed"][number]:
                 continue
             info, around = modules[module], found.get(caller - first)
@@ -137,6 +141,7 @@ class Side:
                 around,
                 casts[number].decode(),
                 bool(learns),
+                bool(trains),
             )
             if around is not None:
                 around.inner.append(made)

@@ -28,6 +28,8 @@ _FEW = 8
 _FEW_INTEGERS = 3
 """rows or elements from which on a pattern is none by chance"""
 _PARALLEL = 0.98
+_BESIDE = 1e-2
+"""share of the difference of two sketches up to which it has no other direction than theirs"""
 _SURVIVOR = 1.1
 """how much larger an element may be than dropout of the share that is zero makes the largest one: the share is not the rate"""
 
@@ -49,10 +51,12 @@ def _factor(evidence: Evidence) -> tuple[float, bool] | None:
         return (factor, True) if fits else None
     if metrics is None or metrics.status is not Status.COMPARED or not metrics.norm_a or not metrics.norm_b:
         return None
-    if evidence.size < 2:
+    a, b = (half.tensor.sketch for half in evidence.halves)
+    if evidence.size < 2 or not metrics.estimated or a is None or b is None or not a.any():
         return None
-    is_multiple = metrics.estimated and abs(metrics.coherence) == 1 and abs(metrics.cosine) == 1
-    return (math.copysign(metrics.norm_ratio, metrics.cosine), False) if is_multiple else None
+    along = float(a @ b) / float(a @ a)
+    rest, least = float(np.linalg.norm(b - along * a)), min(float(np.linalg.norm(b - a)), float(np.linalg.norm(b)))
+    return (math.copysign(metrics.norm_ratio, along), False) if rest <= _BESIDE * least else None
 
 
 def _is(evidence: Evidence, factor: float, number: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.healing import BEFORE_LOSS
-from probe.verdict.judge.judging import MOST, Judging, bounded
+from probe.verdict.judge.judging import MOST, Judging, bounded, common_factor
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import Finding, State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
@@ -124,7 +124,8 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
     is_all = len(wrong) >= MOST * max(shown, 1) and len(modules) > 2
     assert worst.event.place is not None
     path, code = ("", "all-gradients") if is_all else (judging.step.path(worst.event.place[0]), "gradient")
-    judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error)
+    facts = len(wrong), max(shown, len(wrong)), common_factor([each.error for each in wrong])
+    judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error, facts=facts)
 
 
 def _is_lost(event: Event, events: Iterable[Event]) -> bool:

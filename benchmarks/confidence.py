@@ -1,0 +1,158 @@
+"""How often a finding is at the right place, by what is known of it: fits `probe.verdict.confidence`, and says how it does.
+
+    python -m benchmarks.confidence [--share 0.15] [--folder benchmarks/results/confidence] [--jobs 2]
+
+Pairs are recorded once into the folder. It writes the weights into ``probe/verdict/confidence.py`` and the table of what is said against what
+is true into ``docs/evidence/confidence.md``: of each architecture by weights that were fitted on the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.localisation.pairs.pair import Pair
+from benchmarks.localisation.tools.suite import MODES, ROOT, Named, chosen, grade_of_places
+from benchmarks.oracle.recordings import files_of, record_all
+from probe.verdict import answer
+from probe.verdict.confidence import Known, known_of
+from probe.verdict.run import compare
+
+_PAGE, _CODE = ROOT / "docs/evidence/confidence.md", ROOT / "probe/verdict/confidence.py"
+_FOLDS = 8
+_RIDGE = 1.0
+"""what a weight of 1 costs, in log-likelihood times 2: few findings are wrong"""
+_EDGES = (0.0, 0.7, 0.85, 0.9, 0.95, 0.975, 1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The first finding of a pair."""
+
+    name: str
+    mode: str
+    architecture: str
+    known: Known
+    is_right: bool
+
+
+def cases(pairs: Iterable[Pair], folder: Path) -> Iterator[Case]:
+    """Compare the pairs; yield those of which something is said to be wrong."""
+    for pair in pairs:
+        for mode in MODES:
+            seen: list[Known] = []
+
+            def watched(step: answer.Step, finding: answer.Finding, seen: list[Known] = seen) -> float:
+                seen.append(known_of(step, finding))
+                return 0.9
+
+            with patch.object(answer, "confidence_of", watched):
+                found = compare(*files_of(pair, mode, folder), pair.mapping)
+            named = [Named(d.step, d.phase.label, tuple({ref.path for ref in (d.a or d.b)})) for d in found.divergences]
+            if named:
+                grade = grade_of_places(pair.truth, found.verdict.value, named)
+                yield Case(pair.name, mode, pair.a.architecture, seen[0], grade == "exact")
+
+
+def fitted(found: Sequence[Case]) -> dict[str, float]:
+    """Return the weights under which what was found is likeliest, small ones preferred."""
+    names = ["always", *sorted({name for case in found for name in case.known} - {"always"})]
+    x = np.array([[case.known.get(name, 0.0) for name in names] for case in found])
+    y = np.array([case.is_right for case in found], float)
+    ridge = np.diag([1e-6, *[_RIDGE] * (len(names) - 1)])
+    weights = np.zeros(len(names))
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-x @ weights))
+        slope = x.T @ (y - p) - ridge @ weights
+        weights = weights + np.linalg.solve((x.T * (p * (1 - p))) @ x + ridge, slope)
+    return {name: round(float(weight), 2) for name, weight in zip(names, weights, strict=True)}
+
+
+def said_of(known: Known, weights: dict[str, float]) -> float:
+    """Return the confidence that weights give."""
+    return 1 / (1 + math.exp(-sum(weights.get(name, 0.0) * value for name, value in known.items())))
+
+
+def held_out(found: Sequence[Case]) -> list[tuple[float, bool]]:
+    """Return what is said of each case by weights of the other architectures, and whether it is right."""
+    architectures = sorted({case.architecture for case in found})
+    told = []
+    for fold in range(_FOLDS):
+        left = set(architectures[fold::_FOLDS])
+        weights = fitted([case for case in found if case.architecture not in left])
+        told += [(said_of(case.known, weights), case.is_right) for case in found if case.architecture in left]
+    return told
+
+
+def page(found: Sequence[Case], told: Sequence[tuple[float, bool]], weights: dict[str, float], share: float) -> str:
+    """Return the page."""
+    rows = []
+    for low, high in zip(_EDGES, _EDGES[1:], strict=False):
+        here = [(said, right) for said, right in told if low <= said < high or said == high == 1]
+        if here:
+            said, right = (sum(each[k] for each in here) / len(here) for k in (0, 1))
+            rows.append(f"| {low:g} to {high:g} | {len(here)} | {said:.3f} | {right:.3f} |")
+    off = sum((said - right) ** 2 for said, right in told) / len(told)
+    base = sum(right for _, right in told) / len(told)
+    architectures = len({case.architecture for case in found})
+    lines = [
+        "# Confidence: said against true",
+        "",
+        f"A finding's confidence is how likely its place is the right one. `python -m benchmarks.confidence --share {share:g}` fits it on the "
+        f"first findings of pairs whose truth is known ({len(found)} findings, {architectures} architectures, values and statistics; a finding "
+        f"in a clean pair is wrong), and wrote this page. Each row holds what was said by weights that were fitted without that architecture.",
+        "",
+        "| said | findings | said, mean | right |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        f"All of them: {base:.3f} are right; Brier score {off:.4f}, that of one number for all {base * (1 - base):.4f}.",
+        "",
+        "| known of a finding | log-odds |",
+        "|---|---|",
+        *(f"| {name} | {weight:+.2f} |" for name, weight in weights.items()),
+        "",
+        "`times the limit` and `not compared` are shares from 0 to 1: of four orders of magnitude above the limit, and of the tensors around "
+        "the place. A pair of modules or parameters that is a guess multiplies the confidence by that of the guess.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def with_weights(code: str, weights: dict[str, float]) -> str:
+    """Return the code of `probe.verdict.confidence` with other weights."""
+    rows = "".join(f'    "{name}": {weight},\n' for name, weight in weights.items())
+    return re.sub(r"WEIGHTS = \{\n(.*?)\}\n", lambda _: f"WEIGHTS = {{\n{rows}}}\n", code, count=1, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Record, compare, fit, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--share", type=float, default=0.15, help="of the pairs")
+    parser.add_argument("--folder", type=Path, default=ROOT / "benchmarks/results/confidence", help="for recordings")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    warnings.simplefilter("ignore")
+    pairs = [pair for pair in chosen(arguments.share, "all") if not pair.a.architecture.startswith("port-")]
+    record_all(pairs, MODES, arguments.folder, arguments.jobs, lambda: None)
+    found = list(cases(pairs, arguments.folder))
+    (arguments.folder / "confidence.json").write_text(json.dumps([asdict(case) for case in found]), encoding="utf-8")
+    weights = fitted(found)
+    _CODE.write_text(with_weights(_CODE.read_text(encoding="utf-8"), weights), encoding="utf-8")
+    _PAGE.write_text(page(found, held_out(found), weights, arguments.share), encoding="utf-8")
+    print(_PAGE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
