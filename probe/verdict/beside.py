@@ -19,6 +19,7 @@ from probe.comparison.settings import DifferingSetting, unseen_settings, with_se
 from probe.diagnosis.choosing import with_hints
 from probe.diagnosis.evidence import Evidence
 from probe.diagnosis.known_differences import KnownDifferences
+from probe.diagnosis.naming import with_settings_by_numbers
 from probe.diagnosis.of_step import evidence_of
 from probe.matching import LostLine, Matching
 from probe.store.reading.reader import Reader
@@ -54,6 +55,10 @@ class Beside:
         measured = [_with_largest(said, each) for (said, _), each in zip(told, evidence, strict=True)]
         of = {id(said): each for said, each in zip(measured, evidence, strict=True)}
         hinted = with_hints(measured, lambda said: of[id(said)], self.notes)
+        hinted = [
+            with_settings_by_numbers(step, finding, said, self.notes)
+            for said, (_, finding) in zip(hinted, told, strict=True)
+        ]
         return [self._at_lost_line(self.guesses.weighed(self.known.named(each))) for each in hinted]
 
     def settings_of(self, findings: Sequence[Divergence]) -> tuple[list[Divergence], tuple[DifferingSetting, ...]]:

@@ -221,7 +221,8 @@ def _about_update(finding: Finding, event: Event) -> tuple[str, Note, Note]:
     assert error is not None
     ratio = error.norm_b / error.norm_a if error.norm_a else math.inf
     if event.role is Role.PARAM_GRAD:
-        return "gradients-used", note("used-gradient-differs", zeros=""), note("clipping-and-unscaling")
+        zeros = "" if error.norm_a and error.norm_b else "B" if error.norm_a else "A"
+        return "gradients-used", note("used-gradient-differs", zeros=zeros), note("clipping-and-unscaling")
     if event.role is Role.STATE:
         slot = event.slot_a.partition(".")[2]
         if event.a is not None and event.b is not None and slot.endswith("step"):
