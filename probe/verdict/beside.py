@@ -25,7 +25,9 @@ from probe.matching import LostLine, Matching
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.answer import findings_in_order
-from probe.verdict.judge.verdicts import Finding
+from probe.verdict.facts import settings_note
+from probe.verdict.judge.settings import differing_settings, idle, unknown_settings
+from probe.verdict.judge.verdicts import Finding, Verdicts
 from probe.verdict.steps.step import Step
 
 _AT_A_LOST_LINE = 0.5
@@ -60,6 +62,15 @@ class Beside:
             for said, (_, finding) in zip(hinted, told, strict=True)
         ]
         return [self._at_lost_line(self.guesses.weighed(self.known.named(each))) for each in hinted]
+
+    def doubts_of(self, step: Step, verdicts: Verdicts) -> list[Note]:
+        """Return what optimizers that are set otherwise leave open, in a step that shows nothing wrong."""
+        unknown = unknown_settings(step)
+        self.notes += [note("settings-of-unknown-effect", settings=unknown)] if unknown else []
+        settings = differing_settings(step)
+        passed = idle(step, verdicts, settings)
+        doubtful = [each for place, each in settings.items() if not each.is_certain or place in passed]
+        return [note("settings-not-shown", count=len(doubtful), settings=settings_note(doubtful))] if doubtful else []
 
     def settings_of(self, findings: Sequence[Divergence]) -> tuple[list[Divergence], tuple[DifferingSetting, ...]]:
         """Return the findings with the settings that may be behind them, and all settings that differ."""

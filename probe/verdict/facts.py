@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from probe.comparison.notes import Note, note
 from probe.records import Phase, Role
 from probe.verdict.distance.error import View
+from probe.verdict.judge.settings import CLASS, Setting
 from probe.verdict.judge.verdicts import Finding
 from probe.verdict.noise.model import UPDATE_NORM
 from probe.verdict.steps.events import Event
@@ -252,16 +253,31 @@ def _longer(step: Step, finding: Finding) -> Said:
 
 
 def _settings(step: Step, finding: Finding) -> Said:
-    """Say which settings differ, by groups of A's optimizer; `Finding.facts` has them of each parameter concerned."""
-    groups: dict[tuple[Note, ...], dict[str, None]] = {}
-    for group, differing in finding.facts:
-        notes = tuple(note("other-setting", name=name, a=_fact(a), b=_fact(b)) for name, a, b in differing)
-        groups.setdefault(notes, {})[str(group)] = None
-    said = note("settings", differing=tuple((notes, tuple(names)) for notes, names in groups.items()))
+    """Say which settings differ; `Finding.facts` has them of each parameter concerned."""
+    said = settings_note(setting for _, setting in finding.facts)
     if not finding.is_shown:
         return [note("settings-not-shown", count=len(finding.facts), settings=said)], note("same-settings")
     facts = [_about_update(finding, finding.event)[1]] if finding.event is not None else []
+    names = tuple(f"{step.path(place[0])}.{place[1]}".lstrip(".") for place, _ in finding.facts)
+    if finding.paths != ("",) and len(names) > 1:
+        facts.append(
+            note("updates-of-group-differ", names=names, total=len(names), group=str(finding.facts[0][1].group))
+        )
     return facts, note("settings-differ", settings=said)
+
+
+def settings_note(settings: Iterable[Setting]) -> Note:
+    """Return which settings differ, by groups of A's optimizer."""
+    groups: dict[tuple[Note, ...], dict[str, None]] = {}
+    for each in settings:
+        notes = tuple(
+            note("other-optimizers", a=a, b=b)
+            if name == CLASS
+            else note("other-setting", name=name, a=_fact(a), b=_fact(b))
+            for name, a, b in each.differing
+        )
+        groups.setdefault(notes, {})[str(each.group)] = None
+    return note("settings", differing=tuple((notes, tuple(names)) for notes, names in groups.items()))
 
 
 def _fact(value: object) -> object:

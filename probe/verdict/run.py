@@ -108,7 +108,7 @@ def _compare(
             if len(done) < len(steps):
                 notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
             break
-        reasons += _doubts(verdicts, tally.coverage(), min_coverage)
+        reasons += [*_doubts(verdicts, tally.coverage(), min_coverage), *beside.doubts_of(step, verdicts)]
         if _are_both_broken(step):
             break
         before = weights_after(step)

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 
 from probe.numbers.statistics import smallest_rounding
-from probe.records import OptimizerGroup, Phase, Role
+from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, bounded, common_factor
+from probe.verdict.judge.settings import Setting, differing_settings, idle
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, update_limit
-from probe.verdict.side import Place, Side
+from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
 
 _PARALLEL = 0.9
@@ -24,11 +25,6 @@ _BETAS = 2e-4
 """what 1 − β in float32 makes of a second moment, between frameworks"""
 _TOGETHER = 0.85
 """share of the updates that are then longer, or shorter"""
-_IGNORED = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "params", "name")
-
-
-Setting = tuple[int, tuple[tuple[str, object, object], ...]]
-"""number of A's group, and names with what A and B set them to"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class _Updates:
         if self._is_scaled() or self._gradients_as_used():
             return
         wrong = self._updates()
-        settings = differing_settings(self.judging)
+        settings = differing_settings(self.step)
         shown = [each for each in wrong if each.event.place in settings]
         if shown:
             self._find_settings(settings, shown[0])
@@ -224,6 +220,11 @@ class _Updates:
 
     def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""
+        if shown is None:
+            passed = idle(self.step, self.judging.verdicts, settings)
+            settings = {place: each for place, each in settings.items() if each.is_certain and place not in passed}
+            if not settings:
+                return
         paths = tuple(dict.fromkeys(self.step.path(place[0]) for place in settings))
         is_all = len(settings) >= MOST * sum(len(group.parameters) for group in self.step.a.groups)
         event, error = (shown.event, shown.error) if shown is not None else (None, None)
@@ -234,39 +235,9 @@ class _Updates:
             math.nan,
             "settings",
             error=error,
-            facts=tuple(settings.values()),
+            facts=tuple((place, each) for place, each in settings.items()),
             is_shown=shown is not None,
         )
-
-
-def differing_settings(judging: Judging) -> dict[Place, Setting]:
-    """Return, by parameter of A, the settings of optimizers of one class that differ."""
-    step = judging.step
-    if step.is_across_frameworks:
-        return {}
-    mine, theirs = _groups(step.a), _groups(step.b)
-    found = {}
-    for place, group in mine.items():
-        there = step.parameters.partner(place, theirs)
-        other = theirs.get(there) if there is not None else None
-        if other is None or other.class_name != group.class_name:
-            continue
-        names = [name for name in group.hyper if name in other.hyper and name not in _IGNORED]
-        differing = [(name, group.hyper[name], other.hyper[name]) for name in names]
-        differing = [each for each in differing if not _is_same(each[1], each[2])]
-        if differing:
-            found[place] = group.group, tuple(differing)
-    return found
-
-
-def _groups(side: Side) -> dict[Place, OptimizerGroup]:
-    return {side.places[i]: group for group in side.groups for i in group.parameters}
-
-
-def _is_same(x: object, y: object) -> bool:
-    if isinstance(x, int | float) and isinstance(y, int | float):
-        return math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-15)
-    return x == y
 
 
 def _longer_share(lengths: list[float]) -> float:
