@@ -14,7 +14,7 @@ from probe.comparison.asked_for import settings_that_differ
 from probe.comparison.blame.guesses import Guesses
 from probe.comparison.failing import unless_it_fails
 from probe.comparison.notes import Note, note
-from probe.comparison.result import Divergence, NodeRef
+from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.settings import DifferingSetting, unseen_settings, with_settings
 from probe.diagnosis.choosing import with_hints
 from probe.diagnosis.evidence import Evidence
@@ -30,8 +30,8 @@ from probe.verdict.judge.settings import differing_settings, idle, unknown_setti
 from probe.verdict.judge.verdicts import Finding, Verdicts
 from probe.verdict.steps.step import Step
 
-_AT_A_LOST_LINE = 0.5
-"""most confidence in the models being wrong where a line of the mapping did not find its module"""
+_AT_A_WRONG_LINE = 0.5
+"""most confidence in the models being wrong where a line of the mapping may be"""
 
 
 class Beside:
@@ -61,7 +61,7 @@ class Beside:
             with_settings_by_numbers(step, finding, said, self.notes)
             for said, (_, finding) in zip(hinted, told, strict=True)
         ]
-        return [self._at_lost_line(self.guesses.weighed(self.known.named(each))) for each in hinted]
+        return [self._at_wrong_line(self.guesses.weighed(self.known.named(each))) for each in hinted]
 
     def doubts_of(self, step: Step, verdicts: Verdicts) -> list[Note]:
         """Return what optimizers that are set otherwise leave open, in a step that shows nothing wrong."""
@@ -78,17 +78,31 @@ class Beside:
         self.notes += unseen_settings(found)
         return with_settings(findings, found), found
 
-    def _at_lost_line(self, finding: Divergence) -> Divergence:
+    def _at_wrong_line(self, finding: Divergence) -> Divergence:
         """Name the lines of the mapping that left a finding's modules without partners first."""
         lost = [line for line in self.matching.lost_lines if self._lies_in(finding, line)]
-        if not lost:
+        told = [line.note for line in lost[:2]]
+        advice = note("mend-lines-first", lines=tuple(line.where for line in lost), said=told[0]) if lost else None
+        crossed = self._crossed(finding) if not lost and finding.kind is Kind.INIT else []
+        if crossed:
+            lines, (a, b) = self.matching.lines, crossed[0]
+            paths = {"a": self.trees[0].path(a), "b": self.trees[1].path(b)}
+            told = [note("mapping-says-pair", **paths, line=lines[a])]
+            named = tuple(dict.fromkeys(lines[a] for a, _ in crossed))
+            advice = note("lines-pair-in-another-order", lines=named, otherwise=finding.advice)
+        if advice is None:
             return finding
-        return replace(
-            finding,
-            confidence=min(finding.confidence, _AT_A_LOST_LINE),
-            facts=(*(line.note for line in lost[:2]), *finding.facts),
-            advice=note("mend-lines-first", lines=tuple(line.where for line in lost), said=lost[0].note),
-        )
+        confidence = min(finding.confidence, _AT_A_WRONG_LINE)
+        return replace(finding, confidence=confidence, facts=(*told, *finding.facts), advice=advice)
+
+    def _crossed(self, finding: Divergence) -> list[tuple[int, int]]:
+        """Return pairs that lines make though each side has a module of the other one's path, if a finding lies in one."""
+        (a, b), lines = self.trees, self.matching.lines
+        pairs = [(pair.a, pair.b) for pair in self.matching.pairs if pair.a in lines]
+        pairs = [(x, y) for x, y in pairs if a.path(x) != b.path(y) and {a.path(x)} <= b.by_path.keys()]
+        around = _modules_around(finding.a, a)
+        pairs = [(x, y) for x, y in pairs if b.path(y) in a.by_path]
+        return [(x, y) for x, y in pairs if x in around or a.by_path[b.path(y)] in around]
 
     def _lies_in(self, finding: Divergence, line: LostLine) -> bool:
         sides = zip((finding.a, finding.b), self.trees, (line.a, line.b), strict=True)
