@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.notes import note
 from probe.comparison.result import SlotResult
-from probe.records import JudgementName
+from probe.records import JudgementName, Phase
 from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import State, Verdict, Verdicts
 from probe.verdict.steps.events import Event
@@ -23,12 +23,15 @@ _JUDGEMENTS: dict[State, JudgementName] = {
     State.HEALED: "noise",
     State.OPEN: "not judged",
 }
+_WITH_BLAME = (Phase.FORWARD, Phase.BACKWARD)
+"""phases in which a row of blame answers"""
 
 
 def rows_of(step: Step, verdicts: Verdicts) -> list[SlotResult]:
     """Return a row for each pair of tensors that was judged, in causal order."""
     judged = sorted(verdicts.by_event.values(), key=lambda each: (micro_of(each.event), each.event.phase))
-    return [row for each in judged for row in _row(step, each)]
+    blame = {finding.event: finding.code for finding in verdicts.findings if finding.phase in _WITH_BLAME}
+    return [row for each in judged for row in _row(step, each, blame.get(each.event, ""))]
 
 
 def micro_of(event: Event | None) -> int:
@@ -61,7 +64,7 @@ def metrics_of(event: Event | None, error: Error | None) -> Metrics:
     )
 
 
-def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:
+def _row(step: Step, verdict: Verdict, blame: str) -> Iterator[SlotResult]:
     event = verdict.event
     if event.a is None or event.b is None:
         return
@@ -94,6 +97,7 @@ def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:
         verdict=judgement,
         sources=verdict.sources,
         exemption=verdict.code,
+        blame=blame,
     )
 
 

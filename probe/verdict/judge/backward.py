@@ -79,7 +79,7 @@ class _Backward:
         elif is_behind:
             judging.verdicts.add(Verdict(event, State.INHERITS, bounded(error.size), u, limit, is_behind=True))
         else:
-            judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit))
+            judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit, sources=sources))
             path, code = blame.of_gradient(judging, event)
             phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
             judging.finds(phase, (path,), event, limit, code, error=error)
