@@ -36,7 +36,7 @@ from probe.verdict.run import compare
 
 _PAGE, _CODE = ROOT / "docs/evidence/confidence.md", ROOT / "probe/verdict/confidence.py"
 _FOLDS = 8
-_RIDGE = 1.0
+_RIDGE = 4.0
 """what a weight of 1 costs, in log-likelihood times 2: few findings are wrong"""
 _EDGES = (0.0, 0.7, 0.85, 0.9, 0.95, 0.975, 1.0)
 
@@ -93,17 +93,26 @@ def _compared(files: Sequence[Path], mapping: Any) -> tuple[Comparison, Known]:
     return found, seen[0] if seen else {}
 
 
+def _is_right(case: Case) -> bool:
+    return case.is_right
+
+
+def _is_blind(case: Case) -> bool:
+    return case.architecture.startswith("blind ")
+
+
 def fitted(found: Sequence[Case]) -> dict[str, float]:
-    """Return the weights under which what was found is likeliest, small ones preferred."""
+    """Return the weights under which what was found is likeliest, small ones preferred; both sets of pairs count the same."""
     names = ["always", *sorted({name for case in found for name in case.known} - {"always"})]
     x = np.array([[case.known.get(name, 0.0) for name in names] for case in found])
-    y = np.array([case.is_right for case in found], float)
+    y, is_blind = (np.array([each(case) for case in found], float) for each in (_is_right, _is_blind))
+    counts = np.where(is_blind > 0, max(np.sum(1 - is_blind), 1) / max(np.sum(is_blind), 1), 1.0)
     ridge = np.diag([1e-6, *[_RIDGE] * (len(names) - 1)])
     weights = np.zeros(len(names))
     for _ in range(50):
         p = 1 / (1 + np.exp(-x @ weights))
-        slope = x.T @ (y - p) - ridge @ weights
-        weights = weights + np.linalg.solve((x.T * (p * (1 - p))) @ x + ridge, slope)
+        slope = x.T @ (counts * (y - p)) - ridge @ weights
+        weights = weights + np.linalg.solve((x.T * (counts * p * (1 - p))) @ x + ridge, slope)
     return {name: round(float(weight), 2) for name, weight in zip(names, weights, strict=True)}
 
 
@@ -143,9 +152,7 @@ def reliability(told: Sequence[tuple[float, bool]]) -> list[str]:
 def page(found: Sequence[Case], weights: dict[str, float], share: float) -> str:
     """Return the page."""
     told = held_out(found)
-    blind_told = [
-        each for case, each in zip(in_order(found), told, strict=True) if case.architecture.startswith("blind")
-    ]
+    blind_told = [each for case, each in zip(in_order(found), told, strict=True) if _is_blind(case)]
     off = sum((said - right) ** 2 for said, right in told) / len(told)
     base = sum(right for _, right in told) / len(told)
     architectures = len({case.architecture for case in found})
@@ -154,7 +161,7 @@ def page(found: Sequence[Case], weights: dict[str, float], share: float) -> str:
         "",
         f"A finding's confidence is how likely its place is the right one. `python -m benchmarks.confidence --share {share:g}` fits it on the "
         f"first findings of pairs whose truth is known ({len(found)} findings, {architectures} architectures; a finding in a clean pair is "
-        f"wrong), and wrote this page. What is said of each finding here is said by weights that were fitted without its architecture.",
+        f"wrong; the pairs that the rules were tuned on and those of the blind set count the same), and wrote this page. What is said of each finding here is said by weights that were fitted without its architecture.",
         "",
         *reliability(told),
         "",
@@ -168,8 +175,9 @@ def page(found: Sequence[Case], weights: dict[str, float], share: float) -> str:
         "|---|---|",
         *(f"| {name} | {weight:+.2f} |" for name, weight in weights.items()),
         "",
-        "`times the limit` and `not compared` are shares from 0 to 1: of four orders of magnitude above the limit, and of the tensors around "
-        "the place. A pair of modules or parameters that is a guess multiplies the confidence by that of the guess.",
+        "`times the limit` is a share of four orders of magnitude above it, `near the limit` 1 at the limit and 0 from ten times it on, "
+        "`not compared` the share of the tensors around the place. A pair of modules or parameters that is a guess multiplies the confidence "
+        "by that of the guess.",
         "",
     ]
     return "\n".join(lines)

@@ -13,32 +13,29 @@ Known = dict[str, float]
 """what is known of a finding, by the names of `WEIGHTS`"""
 
 WEIGHTS = {
-    "always": 3.41,
-    "a bound": 0.05,
-    "code behind": 0.21,
-    "code of the caller": -0.33,
-    "forward": 0.11,
-    "from a sketch": 0.42,
-    "gradient": -0.39,
-    "init": 0.48,
-    "loss": 0.55,
+    "always": 3.39,
+    "a bound": -1.69,
+    "backward": -0.99,
+    "code of the caller": 0.97,
+    "from a sketch": -0.2,
+    "near the limit": -1.11,
     "not compared": 0.0,
-    "own backward": -0.3,
-    "own code": 0.06,
-    "settings alone": -1.44,
-    "times the limit": 0.97,
-    "update": -0.37,
+    "own code": -0.04,
+    "settings alone": -2.19,
+    "times the limit": 0.16,
+    "weights, updates, loss": 0.06,
 }
 """what each counts for, in log-odds; `docs/evidence/confidence.md` has said against true"""
 _CODES = {
     "module": "own code",
     "caller": "code of the caller",
     "maker-of-inputs": "code of the caller",
-    "unpaired-call": "call of one side alone",
-    "own-backward": "own backward",
-    "code-behind": "code behind",
+    "unpaired-call": "code of the caller",
+    "own-backward": "backward",
+    "code-behind": "backward",
+    "loss-behind": "backward",
 }
-"""the rows of blame that are told apart; the phase tells of the others"""
+"""the rows of blame that are told apart"""
 
 
 def confidence_of(step: Step, finding: Finding) -> float:
@@ -50,10 +47,12 @@ def confidence_of(step: Step, finding: Finding) -> float:
 def known_of(step: Step, finding: Finding) -> Known:
     """Return what is known of a finding."""
     error = finding.error
+    times = _times(error, finding.limit)
     known = {
         "always": 1.0,
-        "times the limit": _times(error, finding.limit),
-        _CODES.get(finding.code, finding.phase.label): 1.0,
+        "times the limit": min(times / 4, 1.0),
+        "near the limit": max(1 - times, 0.0),
+        _CODES.get(finding.code, "weights, updates, loss"): 1.0,
         "not compared": _not_compared(step, finding),
     }
     if error is not None and error.is_bound:
@@ -66,10 +65,10 @@ def known_of(step: Step, finding: Finding) -> Known:
 
 
 def _times(error: Error | None, limit: float) -> float:
-    """Return by how many orders of magnitude an error is above its limit, as a share of four."""
+    """Return by how many orders of magnitude an error is above its limit."""
     if error is None or not math.isfinite(error.size) or not limit > 0:
-        return 1.0
-    return min(max(math.log10(error.size / limit), 0.0) / 4, 1.0)
+        return math.inf
+    return max(math.log10(error.size / limit), 0.0) if error.size else 0.0
 
 
 def _not_compared(step: Step, finding: Finding) -> float:

@@ -153,7 +153,18 @@ def _gradient(step: Step, finding: Finding) -> Said:
         facts = [note("gradients-differ", count=count, judged=judged), *_by_one_factor(*factor)]
     else:
         facts = [note("gradient-of-parameter-differs", has_arrived=True)]
-    return facts, note("accumulation-and-reduction")
+    return facts, _zero_rows(step, event) or note("accumulation-and-reduction")
+
+
+def _zero_rows(step: Step, event: Event | None) -> Note | None:
+    """Say so if one side gives whole rows of an embedding no gradient."""
+    if event is None or event.a is None or event.b is None or event.place is None or len(event.a.shape) != 2:
+        return None
+    more, rest = divmod(abs(event.a.zeros - event.b.zeros), event.a.shape[1])
+    is_embedding = "embed" in step.a.reader.modules[event.place[0]].class_name.casefold()
+    if not is_embedding or rest or not 0 < more < event.a.shape[0]:
+        return None
+    return note("zero-rows-of-embedding", rows=int(more), side="A" if event.a.zeros > event.b.zeros else "B")
 
 
 def _by_one_factor(factor: float = 0.0) -> list[Note]:
@@ -165,7 +176,22 @@ def _by_one_factor(factor: float = 0.0) -> list[Note]:
 
 def _weight(step: Step, finding: Finding) -> Said:
     when = note("before-step", step=step.a.step) if step.a.step else note("before-first-step")
-    return [note("weights-differ", when=when)], note("loading-of-weight")
+    return [note("weights-differ", when=when)], _moved(step, finding.event) or note("loading-of-weight")
+
+
+def _moved(step: Step, event: Event | None) -> Note | None:
+    """Say so if B has the values of a weight elsewhere, or in another order."""
+    if event is None or event.a is None or event.b is None or event.place is None:
+        return None
+    others = step.b.params.get((Phase.INIT, Role.PARAM), {})
+    if event.a.hash is not None:
+        found = [place for place, each in others.items() if each.hash == event.a.hash and each is not event.b]
+        if len(found) == 1 and event.a.low < event.a.high:
+            module, _ = found[0]
+            return note("weights-of-another-layer", a=step.path(event.place[0]), b=step.b.reader.modules[module].path)
+    a, b = ((each.low, each.high, each.zeros, each.size) for each in (event.a, event.b))
+    is_same = a == b and math.isclose(event.a.norm, event.b.norm, rel_tol=1e-6) and event.a.size > 1
+    return note("same-numbers-in-another-order") if is_same else None
 
 
 def _mapping(step: Step, finding: Finding) -> Said:
