@@ -58,7 +58,7 @@ def cases(pairs: Iterable[Pair], folder: Path) -> Iterator[Case]:
         for mode in MODES:
             found, known = _compared(files_of(pair, mode, folder), pair.mapping)
             named = [Named(d.step, d.phase.label, tuple({ref.path for ref in (d.a or d.b)})) for d in found.divergences]
-            if named:
+            if named and known:
                 grade = grade_of_places(pair.truth, found.verdict.value, named)
                 yield Case(pair.name, mode, pair.a.architecture, known, grade == "exact")
 
@@ -71,7 +71,7 @@ def blind_cases(folder: Path) -> Iterator[Case]:
             files = recorded(folder, pair, kind)
             if files is not None:
                 found, known = _compared(files, blind._written(folder, pair))
-                if found.divergences:
+                if found.divergences and known:
                     right = blind.grade(pair, blind._answer(found)) == "exact"
                     yield Case(pair.name, kind, f"blind {pair.model.name}", known, right)
 
@@ -80,8 +80,8 @@ def _compared(files: Sequence[Path], mapping: Any) -> tuple[Comparison, Known]:
     """Return an answer without what stands beside it, and what is known of its first finding."""
     seen: list[Known] = []
 
-    def watched(step: answer.Step, finding: answer.Finding) -> float:
-        seen.append(known_of(step, finding))
+    def watched(finding: answer.Finding) -> float:
+        seen.append(known_of(finding) if finding.is_shown else {})
         return 0.9
 
     with (
@@ -175,9 +175,8 @@ def page(found: Sequence[Case], weights: dict[str, float], share: float) -> str:
         "|---|---|",
         *(f"| {name} | {weight:+.2f} |" for name, weight in weights.items()),
         "",
-        "`times the limit` is a share of four orders of magnitude above it, `near the limit` 1 at the limit and 0 from ten times it on, "
-        "`not compared` the share of the tensors around the place. A pair of modules or parameters that is a guess multiplies the confidence "
-        "by that of the guess.",
+        "`times the limit` is a share of four orders of magnitude above it, `near the limit` 1 at the limit and 0 from ten times it on. A pair "
+        "of modules or parameters that is a guess multiplies the confidence by that of the guess.",
         "",
     ]
     return "\n".join(lines)

@@ -15,12 +15,12 @@ from probe.records import Role
 OUTPUT = (Role.OUTPUT,)
 HINTS = (
     Hint("eps", OUTPUT, norms.eps),
-    Hint("eps outside the root", OUTPUT, norms.eps_outside),
-    Hint("unbiased variance", OUTPUT, norms.unbiased_variance),
-    Hint("norm statistics", OUTPUT, norms.norm_statistics),
-    Hint("norm weight", OUTPUT, norms.norm_weight),
-    Hint("norm bias", OUTPUT, norms.norm_bias),
-    Hint("norm groups", OUTPUT, norms.norm_groups),
+    Hint("eps outside the root", OUTPUT, partial(norms.differs, part="form", at=1, code="place-of-eps")),
+    Hint("unbiased variance", OUTPUT, partial(norms.differs, part="form", at=0, code="divisor-of-squares")),
+    Hint("norm statistics", OUTPUT, partial(norms.differs, part="way", at=0, code="norm-statistics")),
+    Hint("norm weight", OUTPUT, partial(norms.differs, part="way", at=1, code="norm-weight")),
+    Hint("norm bias", OUTPUT, partial(norms.differs, part="way", at=2, code="norm-bias")),
+    Hint("norm groups", OUTPUT, partial(norms.differs, part="way", at=3, code="norm-groups")),
     Hint("activation", (Role.INPUT, Role.OUTPUT), formulas.activation),
     Hint("softmax", OUTPUT, formulas.softmax),
     Hint("returns its input", OUTPUT, formulas.returns_input),
@@ -78,8 +78,8 @@ HINTS = (
     Hint("single elements", (*ACTIVATIONS, *WEIGHTS, *GRADIENTS), places.few_elements),
     Hint("padding", ACTIVATIONS, places.padding),
     Hint("some ids", ACTIVATIONS, places.some_tokens),
-    Hint("last position", ACTIVATIONS, places.last_position),
-    Hint("first position", ACTIVATIONS, places.first_position),
+    Hint("last position", ACTIVATIONS, partial(places.one_position, at=-1, code="only-last-position")),
+    Hint("first position", ACTIVATIONS, partial(places.one_position, at=0, code="only-first-position")),
     Hint("positions alone", OUTPUT, places.positions_alone),
     Hint("looks ahead", ACTIVATIONS, patterns.looks_ahead),
     Hint("grows with position", ACTIVATIONS, patterns.growth),
@@ -87,10 +87,14 @@ HINTS = (
     Hint("some positions", ACTIVATIONS, places.some_positions),
     Hint("some samples", ACTIVATIONS, places.some_samples),
     Hint("some heads", (*ACTIVATIONS, *WEIGHTS, *GRADIENTS), places.some_heads),
-    Hint("some rows", (*WEIGHTS, *GRADIENTS), places.some_rows),
-    Hint("some columns", (*ACTIVATIONS, *WEIGHTS, *GRADIENTS), places.some_columns),
-    Hint("scale of columns", (*ACTIVATIONS, *WEIGHTS), patterns.scale_by_column),
-    Hint("scale of rows", ACTIVATIONS, patterns.scale_by_row),
+    Hint("some rows", (*WEIGHTS, *GRADIENTS), partial(places.some_indices, axis=0, code="only-some-rows")),
+    Hint(
+        "some columns",
+        (*ACTIVATIONS, *WEIGHTS, *GRADIENTS),
+        partial(places.some_indices, axis=-1, code="only-some-columns"),
+    ),
+    Hint("scale of columns", (*ACTIVATIONS, *WEIGHTS), partial(patterns.scale_along, axis=-1, code="scale-of-columns")),
+    Hint("scale of rows", ACTIVATIONS, partial(patterns.scale_along, axis=0, code="scale-of-rows")),
 )
 OF_NUMBERS = tuple(hint for hint in HINTS if hint.roles is LOSSES)
 """those for a single number"""

@@ -102,7 +102,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         finding.phase,
         event.role if event is not None else Role.VALUE if finding.phase is Phase.LOSS else Role.DELTA,
         _kind(finding),
-        confidence_of(step, finding),
+        confidence_of(finding),
         tuple(refs_a),
         tuple(refs_b),
         metrics_of(event, finding.error) if finding.error is not None and is_measured else None,

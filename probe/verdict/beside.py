@@ -96,13 +96,12 @@ class Beside:
         return replace(finding, confidence=confidence, facts=(*told, *finding.facts), advice=advice)
 
     def _crossed(self, finding: Divergence) -> list[tuple[int, int]]:
-        """Return pairs that lines make though each side has a module of the other one's path, if a finding lies in one."""
+        """Return pairs that lines make, around a finding, though each side has a module of the other one's path."""
         (a, b), lines = self.trees, self.matching.lines
-        pairs = [(pair.a, pair.b) for pair in self.matching.pairs if pair.a in lines]
-        pairs = [(x, y) for x, y in pairs if a.path(x) != b.path(y) and {a.path(x)} <= b.by_path.keys()]
+        paths = [(pair.a, pair.b, a.path(pair.a), b.path(pair.b)) for pair in self.matching.pairs if pair.a in lines]
+        crossed = [(x, y, there) for x, y, here, there in paths if here != there and here in b.by_path]
         around = _modules_around(finding.a, a)
-        pairs = [(x, y) for x, y in pairs if b.path(y) in a.by_path]
-        return [(x, y) for x, y in pairs if x in around or a.by_path[b.path(y)] in around]
+        return [(x, y) for x, y, there in crossed if there in a.by_path and {x, a.by_path[there]} & around]
 
     def _lies_in(self, finding: Divergence, line: LostLine) -> bool:
         sides = zip((finding.a, finding.b), self.trees, (line.a, line.b), strict=True)

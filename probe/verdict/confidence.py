@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from probe.records import Role
 from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import Finding
-from probe.verdict.steps.step import Step
 
 Known = dict[str, float]
 """what is known of a finding, by the names of `WEIGHTS`"""
@@ -26,6 +24,8 @@ WEIGHTS = {
     "weights, updates, loss": 0.06,
 }
 """what each counts for, in log-odds; `docs/evidence/confidence.md` has said against true"""
+_UNSHOWN = 0.6
+"""of settings that differ while no number does: whether they are meant is not known"""
 _CODES = {
     "module": "own code",
     "caller": "code of the caller",
@@ -38,13 +38,15 @@ _CODES = {
 """the rows of blame that are told apart"""
 
 
-def confidence_of(step: Step, finding: Finding) -> float:
+def confidence_of(finding: Finding) -> float:
     """Return the probability that a finding is at the right place."""
-    odds = sum(WEIGHTS.get(name, 0.0) * value for name, value in known_of(step, finding).items())
+    if not finding.is_shown:
+        return _UNSHOWN
+    odds = sum(WEIGHTS.get(name, 0.0) * value for name, value in known_of(finding).items())
     return 1 / (1 + math.exp(-odds))
 
 
-def known_of(step: Step, finding: Finding) -> Known:
+def known_of(finding: Finding) -> Known:
     """Return what is known of a finding."""
     error = finding.error
     times = _times(error, finding.limit)
@@ -53,14 +55,11 @@ def known_of(step: Step, finding: Finding) -> Known:
         "times the limit": min(times / 4, 1.0),
         "near the limit": max(1 - times, 0.0),
         _CODES.get(finding.code, "weights, updates, loss"): 1.0,
-        "not compared": _not_compared(step, finding),
     }
     if error is not None and error.is_bound:
         known["a bound"] = 1.0
     elif error is not None and error.view is View.SKETCH:
         known["from a sketch"] = 1.0
-    if not finding.is_shown:
-        known["settings alone"] = 1.0
     return known
 
 
@@ -69,15 +68,3 @@ def _times(error: Error | None, limit: float) -> float:
     if error is None or not math.isfinite(error.size) or not limit > 0:
         return math.inf
     return max(math.log10(error.size / limit), 0.0) if error.size else 0.0
-
-
-def _not_compared(step: Step, finding: Finding) -> float:
-    """Return the share of what the wrong tensor's call was given, or has around it, that was not compared."""
-    node = finding.event.node if finding.event is not None else None
-    if node is None:
-        return 0.0
-    events = [*node.inputs, *(each for inner in node.inner for each in inner.outputs)]
-    if finding.event is not None and finding.event.role is Role.INPUT and node.parent is not None:
-        events = [*node.parent.inputs, *(each for other in node.parent.inner for each in other.outputs)]
-    unknown = sum(step.error(each) is None for each in events if each.is_paired)
-    return unknown / max(len(events), 1)

@@ -160,17 +160,8 @@ def value_for_another(evidence: Evidence) -> Found | None:
     return verified(note("value-for-another", count=count, among=among, **numbers), **numbers)
 
 
-def scale_by_column(evidence: Evidence) -> Found | None:
-    """Each index of the last axis has its own factor."""
-    return _scale_along(evidence, -1, "scale-of-columns")
-
-
-def scale_by_row(evidence: Evidence) -> Found | None:
-    """Each row has its own factor."""
-    return _scale_along(evidence, 0, "scale-of-rows")
-
-
-def _scale_along(evidence: Evidence, axis: int, code: str) -> Found | None:
+def scale_along(evidence: Evidence, axis: int, code: str) -> Found | None:
+    """Each index of the last axis, or each row, has its own factor."""
     values = evidence.values
     if values is None or values.a.ndim < 2 or factor_of(evidence) is not None:
         return None

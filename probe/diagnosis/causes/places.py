@@ -133,20 +133,12 @@ def _positions(evidence: Evidence) -> tuple[np.ndarray, int] | None:
     return None if found is None else (found, values.a.shape[axis])
 
 
-def last_position(evidence: Evidence) -> Found | None:
-    """Only the last position."""
+def one_position(evidence: Evidence, at: int, code: str) -> Found | None:
+    """Only one position, the first or the last."""
     found = _positions(evidence)
-    if found is None or list(found[0]) != [found[1] - 1] or treats_each_alone(evidence):
+    if found is None or list(found[0]) != [at % found[1]] or treats_each_alone(evidence):
         return None
-    return strong(note("only-last-position", size=found[1]), positions=[found[1] - 1])
-
-
-def first_position(evidence: Evidence) -> Found | None:
-    """Only the first position."""
-    found = _positions(evidence)
-    if found is None or list(found[0]) != [0] or treats_each_alone(evidence):
-        return None
-    return strong(note("only-first-position", size=found[1]), positions=[0])
+    return strong(Note(code, {"size": found[1]}), positions=[at % found[1]])
 
 
 def from_position(evidence: Evidence) -> Found | None:
@@ -259,18 +251,11 @@ def some_heads(evidence: Evidence) -> Found | None:
     return None
 
 
-def some_columns(evidence: Evidence) -> Found | None:
-    """A few indices of the last axis."""
-    return _part(evidence, -1, "only-some-columns")
-
-
-def some_rows(evidence: Evidence) -> Found | None:
-    """A few indices of the first axis of a weight, or of the rows of anything else."""
-    return _part(evidence, 0, "only-some-rows") if evidence.role in PARAMETER_ROLES else None
-
-
-def _part(evidence: Evidence, axis: int, code: str) -> Found | None:
+def some_indices(evidence: Evidence, axis: int, code: str) -> Found | None:
+    """A few indices of the last axis, or of the first one of what belongs to a parameter."""
     values = evidence.values
+    if axis == 0 and evidence.role not in PARAMETER_ROLES:
+        return None
     if values is None or values.a.ndim < 1 or len(squeezed(values.a.shape)) < (1 if axis else 2):
         return None
     axis %= values.a.ndim

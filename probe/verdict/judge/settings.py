@@ -12,8 +12,9 @@ from probe.verdict.side import Place, Side
 from probe.verdict.steps.step import Step
 
 _NUMERIC = frozenset(
-    "lr weight_decay momentum dampening betas eps alpha nesterov amsgrad maximize rho initial_accumulator_value lr_decay "
-    "lambd decoupled_weight_decay adam_w_mode bias_correction centered momentum_decay etas step_sizes t0".split()
+    "lr weight_decay momentum dampening betas eps alpha nesterov amsgrad maximize rho initial_accumulator_value "
+    "lr_decay lambd decoupled_weight_decay adam_w_mode bias_correction centered momentum_decay etas step_sizes "
+    "t0".split()
 )
 """what acts on numbers: how an optimizer is run (foreach, fused, capturable) does not"""
 _HOW_IT_RUNS = frozenset("foreach fused capturable differentiable initial_lr name params not_recorded".split())
