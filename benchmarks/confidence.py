@@ -36,7 +36,7 @@ from probe.verdict.run import compare
 
 _PAGE, _CODE = ROOT / "docs/evidence/confidence.md", ROOT / "probe/verdict/confidence.py"
 _FOLDS = 8
-_RIDGE = 4.0
+_RIDGE = 1.0
 """what a weight of 1 costs, in log-likelihood times 2: few findings are wrong"""
 _EDGES = (0.0, 0.7, 0.85, 0.9, 0.95, 0.975, 1.0)
 

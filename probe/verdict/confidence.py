@@ -11,17 +11,15 @@ Known = dict[str, float]
 """what is known of a finding, by the names of `WEIGHTS`"""
 
 WEIGHTS = {
-    "always": 3.39,
-    "a bound": -1.69,
-    "backward": -0.99,
-    "code of the caller": 0.97,
-    "from a sketch": -0.2,
-    "near the limit": -1.11,
-    "not compared": 0.0,
-    "own code": -0.04,
-    "settings alone": -2.19,
-    "times the limit": 0.16,
-    "weights, updates, loss": 0.06,
+    "always": 3.44,
+    "a bound": -0.58,
+    "backward": -1.07,
+    "code of the caller": 0.53,
+    "from a sketch": 0.23,
+    "near the limit": -1.03,
+    "own code": 0.1,
+    "times the limit": 0.54,
+    "weights, updates, loss": 0.43,
 }
 """what each counts for, in log-odds; `docs/evidence/confidence.md` has said against true"""
 _UNSHOWN = 0.6
