@@ -17,8 +17,6 @@ from probe.verdict.tensors import Tensor
 
 Said = tuple[list[Note], Note | None]
 _NAMES = ("NaN", "+Inf", "-Inf")
-_TAKEN_AWAY = 1e-3
-"""share of the elements that a Dropout must take away to be called active"""
 
 
 def said_of(step: Step, finding: Finding) -> Said:
@@ -69,7 +67,7 @@ def _own_code(step: Step, finding: Finding) -> Said:
         facts.append(note("returns-another-dtype", a=event.a.dtype, b=event.b.dtype))
         advice = note("precision-of-module")
     shares = [_taken_away(step.tensors(node, side, Role.INPUT), step.tensors(node, side, Role.OUTPUT)) for side in "AB"]
-    is_active = [share > _TAKEN_AWAY for share in shares]
+    is_active = [share > 0 for share in shares]
     if all("dropout" in name.casefold() for name in names) and any(is_active):
         if all(is_active):
             facts.append(note("dropout-active-on-both-sides", a=shares[0], b=shares[1]))
@@ -113,7 +111,7 @@ def _unpaired(step: Step, finding: Finding) -> Said:
     half = step.a if is_a else step.b
     calls = [call for call in half.calls if call.path == path]
     share = _taken_away(calls[0].of(Role.INPUT), calls[0].of(Role.OUTPUT)) if calls else 0.0
-    if calls and "dropout" in calls[0].class_name.casefold() and share > _TAKEN_AWAY:
+    if calls and "dropout" in calls[0].class_name.casefold() and share > 0:
         said = note("dropout-called-on-one-side", path=path, side=side, share=share)
         return [said, *facts], note("same-dropout-rate")
     return [note("computed-by-code-of-other-side", side=side, path=path, other=other), *facts], advice
