@@ -166,12 +166,21 @@ class Comparison(Judged, ByPath[SlotResults]):
     def why(self, path: str) -> Why:
         """Return how a module was judged, tensor by tensor, by A's or B's path or a glob; print it.
 
+        Behind them stand tensors of other modules that show that it is wrong.
+
         Raises
         ------
         NotRecordedError
             nothing of that name was compared
         """
-        return Why(path, self[path])
+        own = self[path]
+        shown = [
+            (each.phase, each.limit) for each in self.divergences if path in {ref.path for ref in (*each.a, *each.b)}
+        ]
+        at_others = [
+            slot for slot in self.slots if slot.blame and (slot.phase, slot.limit) in shown and slot not in own
+        ]
+        return Why(path, [*own, *at_others])
 
     def _values(self, slot: SlotResult) -> tuple[Any, Any]:
         return values_of(slot, self.path_a, self.path_b, self.steps, self.matching)

@@ -410,8 +410,10 @@ class _Run:
 
     def _with_hints(self, pairs: StepPairs, findings: Sequence[Divergence]) -> Iterator[Divergence]:
         from probe.diagnosis.choosing import with_hints
+        from probe.diagnosis.of_pairs import evidence_of
 
-        found = (with_parts(pairs, finding) for finding in with_hints(pairs, findings, self.notes))
+        hinted = with_hints(findings, lambda finding: evidence_of(pairs, finding), self.notes)
+        found = (with_parts(pairs, finding) for finding in hinted)
         return map(self.mapping_errors.weighed, map(self.guesses.weighed, map(self.known.named, found)))
 
     def _doubt_order(self, walk: Walk) -> None:

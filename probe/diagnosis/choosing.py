@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,10 @@ from probe.comparison.distance.metrics import Status
 from probe.comparison.failing import unless_it_fails
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.steps.events import StepPairs
-from probe.comparison.steps.step_half import ONE_SIDED, Event
 from probe.diagnosis.evidence import Evidence
 from probe.diagnosis.grades import Found, Grade
 from probe.diagnosis.hint import Hint
 from probe.diagnosis.table import HINTS, OF_NUMBERS
-from probe.records import Phase
 
 _MOST_FINDINGS = 8
 """findings of a step, the first ones, whose tensors are read once more"""
@@ -80,19 +78,21 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def with_hints(pairs: StepPairs, findings: Sequence[Divergence], warnings: list[str]) -> list[Divergence]:
+def with_hints(
+    findings: Sequence[Divergence], evidence: Callable[[Divergence], Evidence | None], warnings: list[Any]
+) -> list[Divergence]:
     """Return the findings of a step, the first of them with the hints that their numbers support.
 
     A hint that fails is left out, which is added to the warnings: what is wrong is known without it.
     """
-    return [*(_hinted(pairs, finding, warnings) for finding in findings[:_MOST_FINDINGS]), *findings[_MOST_FINDINGS:]]
+    first, rest = findings[:_MOST_FINDINGS], findings[_MOST_FINDINGS:]
+    return [*(_hinted(finding, evidence(finding), warnings) for finding in first), *rest]
 
 
-def _hinted(pairs: StepPairs, finding: Divergence, warnings: list[str]) -> Divergence:
-    event = finding.event or _event_of_loss(pairs, finding)
-    if event is None or event.metrics is None or finding.kind not in _KINDS:
+def _hinted(finding: Divergence, evidence: Evidence | None, warnings: list[Any]) -> Divergence:
+    if evidence is None or finding.kind not in _KINDS:
         return finding
-    given = supported(Evidence(pairs, finding, event), warnings)
+    given = supported(evidence, warnings)
     if not given:
         return finding
     return replace(finding, advice=_chosen(finding, given[0]), hints=tuple(each.as_json() for each in given))
@@ -116,20 +116,7 @@ def _lead(advice: Note | None) -> str:
     return advice.code if advice is not None else ""
 
 
-def _event_of_loss(pairs: StepPairs, finding: Divergence) -> Event | None:
-    """Return an event for a loss, which is a number and no record."""
-    if finding.phase is not Phase.LOSS or not finding.a or not finding.b:
-        return None
-    ref = finding.a[0]
-    modules = {pairs.a.reader.modules[pair.a].path: index for index, pair in enumerate(pairs.matching.pairs)}
-    pair = modules.get(ref.path)
-    if pair is None:
-        return None
-    return Event(ref.step, ref.micro, Phase.LOSS, finding.role, pair, ref.call, ref.slot, ref.slot, ONE_SIDED, ONE_SIDED,
-                 finding.metrics)  # fmt: skip
-
-
-def supported(evidence: Evidence, warnings: list[str]) -> list[Given]:
+def supported(evidence: Evidence, warnings: list[Any]) -> list[Given]:
     """Return the hints that the numbers of a finding support, the best supported first; those that fail as warnings."""
     metrics = evidence.metrics
     if metrics is None or metrics.status is not Status.COMPARED:
@@ -141,7 +128,7 @@ def supported(evidence: Evidence, warnings: list[str]) -> list[Given]:
     return sorted(given, key=lambda each: each.found.grade)[:_MOST_HINTS]
 
 
-def _tried(hint: Hint, evidence: Evidence, warnings: list[str]) -> Found | None:
+def _tried(hint: Hint, evidence: Evidence, warnings: list[Any]) -> Found | None:
     found = unless_it_fails(lambda: hint.test(evidence), None, hint.name, evidence.finding.path, warnings)
     if found is None or found.grade is not Grade.VERIFIED or evidence.has_counterpart:
         return found

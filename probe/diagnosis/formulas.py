@@ -94,7 +94,7 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
     """Yield f(x) of what the tensor may be made from, and f(x) · y where two such have its size."""
     if any(fnmatchcase(half.class_name, pattern) for pattern in _IDENTITIES) and evidence.role is Role.OUTPUT:
         return
-    found = half.read(half.row)
+    found = half.values
     if found is None:
         return
     sources = evidence.once(common_sources)[half is evidence.b]
@@ -156,7 +156,7 @@ def _leaky(x: np.ndarray, found: np.ndarray) -> Iterator[Formula]:
 
 
 def _sampled(half: Half) -> np.ndarray | None:
-    found = half.read(half.row)
+    found = half.values
     return None if found is None else found.reshape(-1)[:: max(1, found.size // _SAMPLE)]
 
 
@@ -232,7 +232,7 @@ def _some_rows(values: np.ndarray) -> np.ndarray:
 
 def _sampled_product(half: Half) -> np.ndarray | None:
     """Return the rows and columns of a tensor that `_products` gives."""
-    values = half.read(half.row)
+    values = half.values
     if values is None or not values.ndim:
         return None
     return _some_rows(values)[:, _some(values.shape[-1], _MOST_COLUMNS)]
@@ -243,7 +243,7 @@ def _sampled_product(half: Half) -> np.ndarray | None:
 
 def _residual_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
     """Yield what was made inside a block on both sides, with and without what came into it."""
-    found = half.read(half.row)
+    found = half.values
     if evidence.role is not Role.OUTPUT or found is None:
         return
     common = evidence.once(common_sources)[half is evidence.b]
@@ -299,14 +299,14 @@ def _told(
     evidence: Evidence,
     formulas: Callable[[Half, Evidence], Iterable[Formula]],
     *,
-    sample: Callable[[Half], np.ndarray | None] = lambda half: half.read(half.row),
+    sample: Callable[[Half], np.ndarray | None] = lambda half: half.values,
     share: float = 0.0,
 ) -> Names:
     """Return which formula gives A's tensor and which B's; None for one that none gives.
 
     Where one of them gives both, none is named. A formula may leave over ``share`` of the error.
     """
-    if evidence.event.is_one_sided:
+    if evidence.is_one_sided:
         return None, None
     fits = []
     for half in evidence.halves:
@@ -346,9 +346,9 @@ def activation(evidence: Evidence) -> Found | None:
 
 def returns_input(evidence: Evidence) -> Found | None:
     """One side returns what it was given, bit for bit, and the other does not."""
-    if evidence.role is not Role.OUTPUT or evidence.event.is_one_sided:
+    if evidence.role is not Role.OUTPUT or evidence.is_one_sided:
         return None
-    has_weights = any(half.side.reader.modules[half.module].n_params for half in evidence.halves)
+    has_weights = any(half.reader.modules[half.module].n_params for half in evidence.halves)
     is_replaced = evidence.classes[0] != evidence.classes[1]
     if any(map(is_dropout, evidence.classes)) or not (has_weights or is_replaced):
         return None  # one that is not active; a function of which nothing is known
@@ -365,31 +365,25 @@ def returns_input(evidence: Evidence) -> Found | None:
 
 
 def _is_unchanged(half: Half) -> bool:
-    digest = half.side.digest(half.row)
-    if digest is None or not half.column("norm"):
-        return False
-    return any(half.side.digest(row) == digest for row in half.slots(Role.INPUT).values())
+    digest = half.tensor.hash
+    return bool(digest and half.tensor.norm) and any(each.hash == digest for each in half.call(Role.INPUT).values())
 
 
 def _own_parameters(half: Half) -> list[str]:
-    found = half.side.parameters
-    return [each.slot for each in found if each.module == half.module and not each.is_buffer]
+    return [each.slot for each in half.reader.parameters if each.module == half.module and not each.is_buffer]
 
 
 def _cut_off_at_zero(evidence: Evidence) -> Found | None:
     """From statistics: nothing of one side is below 0, and many elements are 0; the other side goes on below 0."""
-    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
-    if evidence.event.is_one_sided or size < _MANY:
+    size = evidence.size
+    if evidence.is_one_sided or size < _MANY:
         return None
     for side, half, other in (("A", evidence.a, evidence.b), ("B", evidence.b, evidence.a)):
-        share, low = half.column("zeros") / size, other.column("min")
+        share, low = half.tensor.zeros / size, other.tensor.low
         is_cut = (
-            half.column("min") == 0
-            and half.column("max") > 0
-            and share > _CUT
-            and other.column("zeros") < size * share / 4
+            half.tensor.low == 0 and half.tensor.high > 0 and share > _CUT and other.tensor.zeros < size * share / 4
         )
-        if not is_cut or not low < 0 < other.column("max"):
+        if not is_cut or not low < 0 < other.tensor.high:
             continue
         function = next((name for bound, name in _LOWEST if bound <= low), "")
         said = note(

@@ -23,9 +23,13 @@ class Hint:
     name: str
     roles: tuple[Role, ...]
     """what kinds of tensors it is for"""
-    looks_like: str
-    """how the error shows itself"""
     test: Callable[[Evidence], Found | None]
+
+    @property
+    def looks_like(self) -> str:
+        """How the error shows itself: the first line of the test's docstring."""
+        said = str(getattr(self.test, "func", self.test).__doc__).partition("\n")[0].rstrip(".")
+        return said[0].lower() + said[1:]
 
     @property
     def check(self) -> str:

@@ -224,11 +224,13 @@ class _Replay:
 
     def _answer(self, pairs: StepPairs, b: Reader, judgement: Judgement, left: Iterable[Left]) -> Comparison:
         from probe.diagnosis.choosing import with_hints
+        from probe.diagnosis.of_pairs import evidence_of
 
         trees = Tree(self.a.modules), Tree(b.modules)
         tally = Tally(self.a, b, *trees)
         tally.add(pairs, judgement.events)
-        findings = with_hints(pairs, sorted(judgement.findings, key=cause_order), self.notes)
+        ordered = sorted(judgement.findings, key=cause_order)
+        findings = with_hints(ordered, lambda finding: evidence_of(pairs, finding), self.notes)
         if self.is_to_refer and findings:
             findings = self._referred(findings, pairs)
         lacking = tuple(each.note(self.a.modules[each.call.module].path) for each in _outermost(left, self.recorded))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.detection_limit import limit_of_detection
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.module_pairs import module_pairs
-from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict
+from probe.comparison.settings import DifferingSetting
 from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
+from probe.verdict.confidence import confidence_of
 from probe.verdict.coverage.doubts import Doubts
 from probe.verdict.distance.error import View
+from probe.verdict.facts import said_of
 from probe.verdict.judge.verdicts import Finding
 from probe.verdict.ranks import ranks_of
-from probe.verdict.rows import mask_note, metrics_of, micro_of, why_not
+from probe.verdict.rows import metrics_of, micro_of
+from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
-
-_CONFIDENCE = 0.9
-_UNSHOWN = 0.6
-"""confidence of settings that differ while no number does"""
 
 
 def divergence_of(step: Step, finding: Finding) -> Divergence:
@@ -41,19 +40,21 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
             refs_b.append(_ref(step, finding, step.b.reader.modules[step.pair_of[module].b], "B"))
         elif module is None:
             refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
-    facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
+    facts, advice = said_of(step, finding)
+    is_measured = finding.code != "longer-updates" and (event is None or event.is_paired)
     return Divergence(
         finding.phase,
         event.role if event is not None else _ROLES.get(finding.phase, Role.DELTA),
         _kind(finding),
-        _CONFIDENCE if finding.is_shown else _UNSHOWN,
+        confidence_of(finding),
         tuple(refs_a),
         tuple(refs_b),
-        metrics_of(event, finding.error) if event is not None and finding.error is not None else None,
-        finding.limit,
+        metrics_of(event, finding.error) if finding.error is not None and is_measured else None,
+        finding.limit if is_measured else math.nan,
         (*facts, *ranks_of(step, finding)),
         advice,
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
+        is_read=finding.code == "settings",
     )
 
 
@@ -64,6 +65,7 @@ def answer_of(
     findings: tuple[Divergence, ...],
     steps: Sequence[tuple[int, int]],
     left_out: Iterable[LeftOut],
+    settings: tuple[DifferingSetting, ...] = (),
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
@@ -95,14 +97,27 @@ def answer_of(
         ignored_b=tuple(trees[1].path(module) for module in sorted(matching.ignored_b)),
         pairs=module_pairs(matching, *trees),
         runs=doubts.runs,
+        settings=settings,
     )
 
 
 def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef:
     event, half = finding.event, step.a if side == "A" else step.b
-    slot = "" if event is None else event.slot_a if side == "A" else event.slot_b
+    slot = _slot_in(step, event, module.path, side) if event is not None else "loss" if finding.code == "loss" else ""
     call = event.node.a.number if event is not None and event.node is not None else 0
     return NodeRef.of(half.step, micro_of(event), module, call, slot)
+
+
+def _slot_in(step: Step, event: Event, path: str, side: str) -> str:
+    """Return the slot of a tensor that belongs to a module itself; of others that it answers for none."""
+    if event.node is not None:
+        home = event.node.a.path if side == "A" else event.node.b.path
+    else:
+        assert event.place is not None
+        home = step.path(event.place[0])
+        if side == "B" and event.place[0] in step.pair_of:
+            home = step.b.reader.modules[step.pair_of[event.place[0]].b].path
+    return "" if home != path else event.slot_a if side == "A" else event.slot_b
 
 
 def _kind(finding: Finding) -> Kind:
@@ -113,148 +128,20 @@ def _kind(finding: Finding) -> Kind:
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
 
 
-_ROLES = {Phase.LOSS: Role.OUTPUT, Phase.FORWARD: Role.INPUT}
+_ROLES = {Phase.LOSS: Role.VALUE, Phase.FORWARD: Role.INPUT}
 """of findings without a tensor"""
-_KINDS = {"model-input": Kind.INPUTS, "weight-shape": Kind.SHAPE, "weight-kind": Kind.DTYPE}
-
-
-# Facts: what was found, and what to look at, by the code of a finding
-
-Said = tuple[list[Note], Note | None]
-
-
-def _nothing(step: Step, finding: Finding) -> Said:
-    return [], None
-
-
-def _own_code(step: Step, finding: Finding) -> Said:
-    node = finding.event.node if finding.event is not None else None
-    errors = [error.size for each in node.inputs if (error := step.error(each)) is not None] if node is not None else []
-    weights = note("parameters-equal") if node is not None and step.a.weights_of(node.a.module) else None
-    return [note("output-alone-differs", error=max(errors, default=0.0), weights=weights)], note("code-of-module")
-
-
-def _caller(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    if event is None or event.node is None:
-        return [], note("code-of-module")
-    is_input = event.role is Role.INPUT
-    said = note(
-        "next-tensor-differs",
-        path=event.node.a.path or "the whole model",
-        is_input=is_input,
-        role=event.role.label,
-        slot=event.slot_a,
-    )
-    return [said], note("code-of-module")
-
-
-def _plain(code: str, advice: str = "") -> Callable[[Step, Finding], Said]:
-    def said(step: Step, finding: Finding) -> Said:
-        return [note(code)], note(advice) if advice else None
-
-    return said
-
-
-def _gradient(step: Step, finding: Finding) -> Said:
-    return [note("gradient-of-parameter-differs", has_arrived=True)], note("accumulation-and-reduction")
-
-
-def _backward(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    if event is None or event.node is None:
-        return [], note("backward-of-module")
-    path, role = event.node.a.path or "the whole model", event.role.label
-    return [note("gradient-differs", path=path, role=role, slot=event.slot_a)], note("backward-of-module")
-
-
-def _weight(step: Step, finding: Finding) -> Said:
-    number = step.a.step
-    when = note("before-step", step=number) if number else note("before-first-step")
-    if finding.code == "all-weights":
-        count, judged = finding.facts
-        advice = note("record-steps-before", step=number) if number else note("start-from-the-same-weights")
-        return [note("parameters-differ", count=count, judged=judged, when=when)], advice
-    advice = note("record-steps-before", step=number) if number else note("loading-of-weight")
-    return [note("weights-differ", when=when)], advice
-
-
-def _form(step: Step, finding: Finding) -> Said:
-    assert finding.event is not None
-    advice = "built-with-other-sizes" if finding.code == "weight-shape" else "other-kind-of-numbers"
-    return [why_not(finding.event)], note(advice)
-
-
-def _model_input(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    is_open = event is not None and event.is_paired and step.error(event) is None
-    told = why_not(event) if is_open and event is not None else note("model-is-given-other-inputs")
-    if event is not None and finding.error is not None:
-        told = mask_note(event, finding.error) or told
-    if event is not None and event.role is Role.VALUE and not is_open:
-        told = note("logged-input-differs", slot=event.slot_a)
-    return [*finding.facts, told][:1], note("same-batch")
-
-
-def _mapping(step: Step, finding: Finding) -> Said:
-    event = finding.event
-    assert event is not None and event.place is not None
-    pair = step.pair_of[event.place[0]]
-    paths = step.path(pair.a), step.b.reader.modules[pair.b].path
-    return [note("mapping-says-pair", a=paths[0], b=paths[1], line=finding.facts[0])], note("loading-of-weight")
-
-
-def _settings(step: Step, finding: Finding) -> Said:
-    said = [note("other-setting", name=name, a=a, b=b) for name, a, b in finding.facts]
-    return said, note("settings-of-parameter")
-
-
-def _loss(step: Step, finding: Finding) -> Said:
-    losses = [half.scalars.get("loss") for half in (step.a, step.b)]
-    told = [note("losses-differ", a=losses[0], b=losses[1])] if None not in losses else []
-    return [*told, note("loss-alone-differs")], note("loss-scale-or-reduction")
-
-
-def _update(step: Step, finding: Finding) -> Said:
-    return [note("update-differs", is_seen=True)], note("settings-of-parameter")
-
-
-def _behind(step: Step, finding: Finding) -> Said:
-    return list(finding.facts[:2]), finding.facts[2]
-
-
-_FACTS: dict[str, Callable[[Step, Finding], Said]] = {
-    "module": _own_code,
-    "caller": _caller,
-    "unpaired-call": _caller,
-    "maker-of-inputs": _caller,
-    "model-input": _model_input,
-    "weight": _weight,
-    "all-weights": _weight,
-    "weight-shape": _form,
-    "weight-kind": _form,
-    "buffer": _plain("output-of-module-differs"),
-    "mapping": _mapping,
-    "loss": _loss,
-    "loss-scale": _loss,
-    "loss-behind": _loss,
-    "own-backward": _backward,
-    "code-behind": _backward,
-    "gradient": _gradient,
-    "all-gradients": _gradient,
-    "settings": _settings,
-    "behind-optimizer": _behind,
-    "update": _update,
-    "length-of-update": _update,
-    "along-weight": _update,
-    "longer-updates": _update,
+_KINDS = {
+    "model-input": Kind.INPUTS,
+    "unpaired-call": Kind.MISSING,
+    "weight-shape": Kind.SHAPE,
+    "weight-kind": Kind.DTYPE,
 }
 
 
-def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Divergence]]:
-    """Yield findings in causal order, each module once."""
+def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[tuple[Divergence, Finding]]:
+    """Yield findings in causal order, each module once, as they are told and as they were found."""
     seen: set[tuple[str, ...]] = set()
     for finding in sorted(findings, key=lambda each: each.phase):
         if finding.paths not in seen:
             seen.add(finding.paths)
-            yield finding, divergence_of(step, finding)
+            yield divergence_of(step, finding), finding

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.notes import Note, note
 from probe.comparison.result import SlotResult
-from probe.records import JudgementName
+from probe.records import JudgementName, Phase
 from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import State, Verdict, Verdicts
 from probe.verdict.steps.events import Event
@@ -23,12 +23,15 @@ _JUDGEMENTS: dict[State, JudgementName] = {
     State.HEALED: "noise",
     State.OPEN: "not judged",
 }
+_WITH_BLAME = (Phase.FORWARD, Phase.BACKWARD)
+"""phases in which a row of blame answers"""
 
 
 def rows_of(step: Step, verdicts: Verdicts) -> list[SlotResult]:
     """Return a row for each pair of tensors that was judged, in causal order."""
     judged = sorted(verdicts.by_event.values(), key=lambda each: (micro_of(each.event), each.event.phase))
-    return [row for each in judged for row in _row(step, each)]
+    blame = {finding.event: finding.code for finding in verdicts.findings if finding.phase in _WITH_BLAME}
+    return [row for each in judged for row in _row(step, each, blame.get(each.event, ""))]
 
 
 def micro_of(event: Event | None) -> int:
@@ -36,11 +39,11 @@ def micro_of(event: Event | None) -> int:
     return event.node.a.micro if event is not None and event.node is not None else 0
 
 
-def metrics_of(event: Event, error: Error | None) -> Metrics:
-    """Return an error in the terms of the answer."""
+def metrics_of(event: Event | None, error: Error | None) -> Metrics:
+    """Return an error in the terms of the answer; that of a number has no event."""
     if error is None:
+        assert event is not None
         return Metrics(Status.NOT_COMPARABLE, why=why_not(event))
-    assert event.a is not None or event.b is not None
     is_equal = error.size == 0 and not error.is_bound
     status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
     product = 2 * error.norm_a * error.norm_b
@@ -50,13 +53,13 @@ def metrics_of(event: Event, error: Error | None) -> Metrics:
     return Metrics(
         status,
         error.size,
-        max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else math.nan,
+        max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) and event is not None else math.nan,
         error.along,
         error.norm_a,
         error.norm_b,
         estimated=error.view in (View.SKETCH, View.STATISTICS) and not is_equal,
         is_lower_bound=error.is_bound,
-        why=mask_note(event, error),
+        why=mask_note(event, error) if event is not None else None,
         of_integers=error.view is View.INTEGERS,
     )
 
@@ -84,7 +87,7 @@ def why_not(event: Event) -> Note:
     return note("kinds-differ", a=a.dtype, b=b.dtype)
 
 
-def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:
+def _row(step: Step, verdict: Verdict, blame: str) -> Iterator[SlotResult]:
     event = verdict.event
     if event.a is None or event.b is None:
         return
@@ -117,6 +120,7 @@ def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:
         verdict=judgement,
         sources=verdict.sources,
         exemption=verdict.code,
+        blame=blame,
     )
 
 

@@ -23,7 +23,8 @@ from probe.ranks.opening import open_reader
 from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.verdict.answer import answer_of, findings_in_order
+from probe.verdict.answer import answer_of
+from probe.verdict.beside import Beside
 from probe.verdict.coverage.but_for import left_out_of
 from probe.verdict.coverage.doubts import Doubts, tells_of_models
 from probe.verdict.coverage.tally import Tally
@@ -98,6 +99,7 @@ def _compare(
     steps = guards.common_steps()
     matching, orders = with_orders(pairs, a, b, (steps[0], steps[0] + shift.to_b) if steps else None)
     let_see(a, b, matching)
+    beside = Beside(a, b, matching)
     notes = [*unused_dims(a, b, dict(matching.dims)), *guards.notes, *matching.notes, *orders, *guards.reasons]
     tally = Tally((a, b), matching)
     doubts = Doubts(tally, (summary_of(a, tally.trees[0]), summary_of(b, tally.trees[1])), notes, list(guards.reasons))
@@ -116,12 +118,14 @@ def _compare(
         done.append((number, there))
         tally.add(step, verdicts)
         progress(len(done), len(steps))
-        shown = with_copies(step, findings_in_order(step, _shown(verdicts, True)))
-        unshown += [each for _, each in findings_in_order(step, _shown(verdicts, False))]
+        shown = with_copies(step, beside.findings_of(step, _shown(verdicts, True)))
+        unshown += [each for _, each in beside.findings_of(step, _shown(verdicts, False))]
         found += doubts.of_step(step, verdicts, shown)
         doubts.notes += lost_parts(step)
         if found and len(done) < len(steps):
             doubts.notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
+        if not found:
+            doubts.doubt(*beside.doubts_of(step, verdicts))
         if found or doubts.is_over or _are_both_broken(step):
             break
         before = weights_after(step)
@@ -130,7 +134,10 @@ def _compare(
         found = unshown[:1]
     elif unshown:
         doubts.notes += unshown[0].facts
-    return answer_of((a, b), matching, doubts, tuple(found), done, left_out_of(doubts, done, shift, min_coverage))
+    found, settings = beside.settings_of(found)
+    doubts.notes[:0] = beside.notes
+    left = left_out_of(doubts, done, shift, min_coverage)
+    return answer_of((a, b), matching, doubts, tuple(found), done, left, settings)
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:

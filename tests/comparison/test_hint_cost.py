@@ -17,11 +17,10 @@ def test_products_are_computed_of_some_rows_and_columns() -> None:
     rng = np.random.default_rng(0)
     x, weight, bias = rng.standard_normal((6, 50, 40)), rng.standard_normal((700, 40)), rng.standard_normal(700)
     half: Any = SimpleNamespace(
-        row=0,
         dtype="float32",
         parameter={"weight": weight, "bias": bias}.get,
         given=lambda: [x],
-        read=lambda row: x @ weight.T + bias,
+        values=x @ weight.T + bias,
     )
     found = dict(formulas._linear_formulas(half, SimpleNamespace(role=Role.OUTPUT)))  # type: ignore[arg-type]
     assert len(found) == 6 and all(values.size <= 128 * 256 for values in found.values())

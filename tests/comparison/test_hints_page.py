@@ -31,7 +31,7 @@ support, the best first: in the report behind `→`, in JSON as `hints`.
 In JSON each entry of `hints` has `name`, `grade`, `verified`, `code` (of what was found), `found` (in words), `from` (what it was verified from), `check` and
 `numbers` (the same as data, `{"eps_a": 1e-06, "eps_b": 1e-05}`).
 
-The table is `computed.py` and, behind it, `looks.py` in `probe/diagnosis/causes/`; this page is made from both
+The table is `probe/diagnosis/table.py`; this page is made from it and from the tests' docstrings
 (`OVERWRITE_GOLDEN=1 python -m pytest tests/comparison/test_hints_page.py`). `tests/torch/hint_faults_*.py` plants at least one
 fault for each row, and the first hint must be the right one.
 

@@ -50,6 +50,8 @@ LAYERS = [
     ["comparison", "conversion"],
     ["verdict"],
     ["diagnosis", "checks"],
+    ["verdict.beside"],
+    ["verdict.run"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots", "report.formats"],
     ["commands.run_checks"],
@@ -76,7 +78,7 @@ LAYERS = [
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {
-    ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.left_out"), ("comparison.answer", "report.notebook.answers"), ("comparison.acceptance.result", "report.acceptance"),
+    ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.of_pairs"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.left_out"), ("comparison.answer", "report.notebook.answers"), ("comparison.acceptance.result", "report.acceptance"),
     ("comparison.answer", "report.formats.saving"), ("comparison.result", "report.formats.arrays"), ("recording", "report.formats.arrays"),
     ("comparison.answer", "report.plots.kinds"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),

@@ -14,7 +14,6 @@ from probe.comparison.optimizer.adam import Form, form_of
 from probe.comparison.optimizer.linear import solved
 from probe.comparison.optimizer.rules import rule_of
 from probe.comparison.optimizer.traces import Trace, Traces
-from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event
 
 _SAME = 2e-3
@@ -53,28 +52,27 @@ class Named:
     """where several parameters tell it, those within a few per cent are one"""
 
 
-def named_settings(pairs: StepPairs, events: Iterable[Event]) -> list[Note]:
+def named_settings(traces: Traces, events: Iterable[Event], steps_made: tuple[int, int]) -> list[Note]:
     """Return what differs by the updates of some parameters; what holds for most of them first.
 
     Parameters
     ----------
-    pairs
-        the step
+    traces
+        both sides of the updates of a step
     events
         updates δ that both sides made
+    steps_made
+        the numbers of the step in A and in B
     """
-    traces = Traces(pairs)
     counted: dict[Named, int] = {}
     steps: list[_Pair] = []
     total = forms = 0
     for event in events:
-        if event.is_one_sided:
-            continue
         total += 1
         both = traces.of(event)
         if not all(trace.is_finite for trace in both):
             continue
-        reader = _Pair(*both, pairs.step + 1, pairs.step_b + 1)
+        reader = _Pair(*both, steps_made[0] + 1, steps_made[1] + 1)
         found = list(reader.differences())
         if not found and forms < _MOST_FORMS:
             forms += 1

@@ -162,10 +162,16 @@ def _named(updating: Updating, faults: list[Fault]) -> list[Note]:
 
 
 def _settings_of(updating: Updating, events: list[Event]) -> list[Note]:
-    from probe.comparison.optimizer.naming import named_settings  # where the updates agree, none of it is needed
+    from probe.comparison.optimizer import naming  # where the updates agree, none of it is needed
 
+    traces, steps = naming.Traces(updating.pairs), (updating.pairs.step, updating.pairs.step_b)
+    paired = [event for event in events if not event.is_one_sided]
     return unless_it_fails(
-        lambda: named_settings(updating.pairs, events), [], "settings by the numbers", "", updating.walk.ledger.notes
+        lambda: naming.named_settings(traces, paired, steps),
+        [],
+        "settings by the numbers",
+        "",
+        updating.walk.ledger.notes,
     )
 
 

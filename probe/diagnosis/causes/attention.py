@@ -11,8 +11,7 @@ import numpy as np
 
 from probe.comparison.distance.masks import MASKING
 from probe.comparison.notes import Note, note
-from probe.comparison.steps.side import squeezed
-from probe.diagnosis.evidence import Evidence, Half, distance
+from probe.diagnosis.evidence import Evidence, Half, distance, squeezed
 from probe.diagnosis.grades import Found, verified
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Role
@@ -205,7 +204,7 @@ def _mask(others: list[np.ndarray], q: np.ndarray, k: np.ndarray) -> np.ndarray 
 
 def _fitted(half: Half, evidence: Evidence) -> tuple[Recorded, Way] | None:
     """Return how the recorded tensor was computed, None where no known way gives it."""
-    found = half.read(half.row)
+    found = half.values
     if found is None:
         return None
     limit = _limit(half, evidence)
@@ -235,7 +234,7 @@ def _limit(half: Half, evidence: Evidence) -> float:
 
 def _told(evidence: Evidence) -> tuple[Way, Way] | None:
     """Return how both sides compute their attention; where one is known, another scale is solved for on the other."""
-    if evidence.event.is_one_sided:
+    if evidence.is_one_sided:
         return None
     found = [_fitted(half, evidence) for half in evidence.halves]
     if found[0] is not None and found[1] is not None:
@@ -251,7 +250,7 @@ def _told(evidence: Evidence) -> tuple[Way, Way] | None:
 
 def _with_solved_scale(half: Half, evidence: Evidence, way: Way) -> Way | None:
     """Return a way like another one but for the scale of the scores, where there is one that gives the recorded tensor."""
-    found = half.read(half.row)
+    found = half.values
     for recorded in _recorded_of_either(half, evidence):
         known = recorded.scales()[way.scale]
         if (

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probe.comparison.notes import Note, note
-from probe.comparison.steps.side import kind_of
-from probe.diagnosis.evidence import Evidence, Half
+from probe.diagnosis.evidence import Call, Evidence, Half
 from probe.diagnosis.grades import Found, strong, verified
 from probe.records import Phase, Role
 
@@ -54,7 +53,7 @@ def loss(evidence: Evidence, part: str) -> Found | None:
 def added_up(evidence: Evidence) -> Found | None:
     """What the model returned as its loss agrees in each micro-batch, and the number that was given for the step does not."""
     metrics = evidence.metrics
-    if evidence.finding.phase is not Phase.LOSS or metrics is None or not evidence.event.is_one_sided:
+    if evidence.finding.phase is not Phase.LOSS or metrics is None or not evidence.is_one_sided:
         return None
     returned = _returned(evidence)
     if returned is None:
@@ -71,26 +70,19 @@ def added_up(evidence: Evidence) -> Found | None:
 def _returned(evidence: Evidence) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the single number that the whole model returned in each micro-batch of training."""
     found: list[tuple[float, float]] = []
-    for node in evidence.pairs.nodes.values():
-        if node.parent is None and node.micro >= 0:
-            pair = evidence.pairs.matching.pairs[node.pair]
-            keys = (node.micro, pair.a, node.call), (node.micro, pair.b, node.call_b)
-            numbers = [_single_number(*each) for each in zip(evidence.halves, keys, strict=True)]
-            if numbers[0] is None or numbers[1] is None:
-                return None
-            found.append((numbers[0], numbers[1]))
-    a, b = np.array(found).reshape(-1, 2).T
-    return (a, b) if len(found) else None
+    for (_, call_a), (_, call_b) in zip(evidence.a.roots, evidence.b.roots, strict=True):
+        a, b = _single_number(call_a), _single_number(call_b)
+        if a is None or b is None:
+            return None
+        found.append((a, b))
+    mine, theirs = np.array(found).reshape(-1, 2).T
+    return (mine, theirs) if found else None
 
 
-def _single_number(half: Half, key: tuple[int, int, int]) -> float | None:
+def _single_number(call: Call) -> float | None:
     """Return the one output that is a single number, None where several are or none is."""
-    side = half.side
-    rows = [
-        row for row in half.slots(Role.OUTPUT, key).values()
-        if math.prod(side.shapes[row]) == 1 and kind_of(side.dtypes[row]) == "float"
-    ]  # fmt: skip
-    return float(side.columns["mean"][rows[0]]) if len(rows) == 1 else None
+    found = [tensor.mean for tensor in call(Role.OUTPUT).values() if tensor.size == 1 and tensor.kind == "float"]
+    return found[0] if len(found) == 1 else None
 
 
 def _made_of(returned: np.ndarray, given: float) -> str:
@@ -120,8 +112,8 @@ def loss_factor(evidence: Evidence) -> Found | None:
 
 def counts(evidence: Evidence) -> list[tuple[Note, float]]:
     """Return numbers that losses and gradients are divided by, those that are more than one."""
-    found = [("number-of-micro-batches", count) for count in evidence.pairs.ran]
-    found += [("world-size", half.side.reader.info.world_size) for half in evidence.halves]
+    found = [("number-of-micro-batches", count) for count in evidence.micro_batches]
+    found += [("world-size", half.reader.info.world_size) for half in evidence.halves]
     batch = next((x.shape[0] for _, x in evidence.model_inputs(evidence.a) if x.ndim > 1), 0)
     if evidence.tokens is None:
         found.append(("number-of-samples", batch))
@@ -198,11 +190,8 @@ def _reduced(logs: np.ndarray, labels: np.ndarray, shift: Note) -> Iterator[tupl
 def _logits_and_labels(evidence: Evidence, half: Half) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     integers = [(slot, x) for slot, x in evidence.model_inputs(half) if x.dtype.kind == "i" and x.ndim in (1, 2)]
     labels = [x for _, x in sorted(integers, key=lambda pair: not pair[0].casefold().startswith(("label", "target")))]
-    rows = {**half.slots(Role.OUTPUT)}
-    own = [half.read(row) for row in rows.values() if kind_of(half.side.dtypes[row]) == "float"]
-    candidates = [
-        x for x in (*own, *(each.values for each in half.sources(False))) if x is not None and x.ndim in (2, 3)
-    ]
+    made = (*half.given(Role.OUTPUT), *(each.values for each in half.sources(False)))
+    candidates = [x for x in made if x.ndim in (2, 3)]
     for logits in candidates:
         for each in labels:
             if logits.shape[:-1] == each.shape and logits.shape[-1] > 1:

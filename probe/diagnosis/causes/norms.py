@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,7 +102,7 @@ def _chosen(a: dict[Form, Solved], b: dict[Form, Solved]) -> tuple[Form, Form]:
 
 def _fitting(half: Half, tolerance: float) -> dict[Way, tuple[np.ndarray, np.ndarray, int]]:
     """Return the ways that give the recorded output: what each row is multiplied by, its variance, its length."""
-    output = half.read(half.row)
+    output = half.values
     inputs = [x for x in half.given() if output is not None and x.shape == output.shape]
     if output is None or not inputs or not np.isfinite(output).all() or not np.isfinite(inputs[0]).all():
         return {}
@@ -242,39 +242,10 @@ def eps(evidence: Evidence) -> Found | None:
     return verified(said, by="from-input-weight-and-output", eps_a=a.eps, eps_b=b.eps)
 
 
-def eps_outside(evidence: Evidence) -> Found | None:
-    """One side adds eps to the root, the other under it."""
-    return _differs(evidence, lambda normed: normed.form[1], "place-of-eps")
-
-
-def unbiased_variance(evidence: Evidence) -> Found | None:
-    """One side divides the variance by n, the other by n − 1."""
-    return _differs(evidence, lambda normed: normed.form[0], "divisor-of-squares")
-
-
-def norm_statistics(evidence: Evidence) -> Found | None:
-    """One side subtracts the mean, or takes other statistics."""
-    return _differs(evidence, lambda normed: normed.way[0], "norm-statistics")
-
-
-def norm_weight(evidence: Evidence) -> Found | None:
-    """One side does not multiply by the weight, or by 1 + weight."""
-    return _differs(evidence, lambda normed: normed.way[1], "norm-weight")
-
-
-def norm_bias(evidence: Evidence) -> Found | None:
-    """One side does not add the bias."""
-    return _differs(evidence, lambda normed: normed.way[2], "norm-bias")
-
-
-def norm_groups(evidence: Evidence) -> Found | None:
-    """The channels are normalised in another number of groups."""
-    return _differs(evidence, lambda normed: normed.way[3], "norm-groups")
-
-
-def _differs(evidence: Evidence, of: Callable[[Normed], object], code: str) -> Found | None:
+def differs(evidence: Evidence, part: str, at: int, code: str) -> Found | None:
+    """Two normalisations that differ in one part of the formula: the place of eps, the divisor, statistics, weight, bias or groups."""
     both = _both(evidence)
-    if both is None or of(both[0]) == of(both[1]):
+    a, b = (None, None) if both is None else (getattr(normed, part)[at] for normed in both)
+    if a == b:
         return None
-    a, b = map(of, both)
     return verified(Note(code, {"a": a, "b": b}), by="from-input-and-output", a=a, b=b)

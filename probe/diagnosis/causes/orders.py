@@ -10,9 +10,9 @@ import numpy as np
 
 from probe.comparison.fusion import packed
 from probe.comparison.notes import Note, note
-from probe.comparison.steps.side import PARAMETER_ROLES
 from probe.diagnosis.evidence import Evidence, Values, distance
 from probe.diagnosis.grades import Found, verified
+from probe.verdict.side import PARAMETER_ROLES
 
 _MOST_INDICES = 4096
 """indices of an axis that are looked for in any order"""

@@ -10,11 +10,11 @@ import numpy as np
 from probe.comparison.distance.metrics import Status
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Kind
-from probe.comparison.steps.side import PARAMETER_ROLES
 from probe.diagnosis.causes.places import treats_each_alone, zero_rows
 from probe.diagnosis.evidence import Evidence, Half, Values, distance
 from probe.diagnosis.grades import Found, strong, verified, weak
 from probe.records import Phase, Role
+from probe.verdict.side import PARAMETER_ROLES
 
 _FACTOR = 1e-3
 """a factor is a known number if it is one up to this, or up to the noise"""
@@ -28,6 +28,8 @@ _FEW = 8
 _FEW_INTEGERS = 3
 """rows or elements from which on a pattern is none by chance"""
 _PARALLEL = 0.98
+_BESIDE = 1e-2
+"""share of the difference of two sketches up to which it has no other direction than theirs"""
 _SURVIVOR = 1.1
 """how much larger an element may be than dropout of the share that is zero makes the largest one: the share is not the rate"""
 
@@ -49,10 +51,12 @@ def _factor(evidence: Evidence) -> tuple[float, bool] | None:
         return (factor, True) if fits else None
     if metrics is None or metrics.status is not Status.COMPARED or not metrics.norm_a or not metrics.norm_b:
         return None
-    if math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) < 2:
+    a, b = (half.tensor.sketch for half in evidence.halves)
+    if evidence.size < 2 or not metrics.estimated or a is None or b is None or not a.any():
         return None
-    is_multiple = metrics.estimated and abs(metrics.coherence) == 1 and abs(metrics.cosine) == 1
-    return (math.copysign(metrics.norm_ratio, metrics.cosine), False) if is_multiple else None
+    along = float(a @ b) / float(a @ a)
+    rest, least = float(np.linalg.norm(b - along * a)), min(float(np.linalg.norm(b - a)), float(np.linalg.norm(b)))
+    return (math.copysign(metrics.norm_ratio, along), False) if rest <= _BESIDE * least else None
 
 
 def _is(evidence: Evidence, factor: float, number: float) -> bool:
@@ -93,7 +97,7 @@ def known_scale(evidence: Evidence) -> Found | None:
 
 
 def _known_factors(evidence: Evidence) -> list[tuple[Note, float]]:
-    width = evidence.pairs.a.shapes[evidence.event.row_a][-1:] or (1,)
+    width = evidence.a.tensor.shape[-1:] or (1,)
     sizes = [("width", float(width[0]))]
     if evidence.has_known_heads:
         sizes += [("head-size", width[0] / n) for n in evidence.heads(width[0])]
@@ -133,7 +137,7 @@ def scale_of_used_gradient(evidence: Evidence) -> Found | None:
 
 
 def _is_used_gradient(evidence: Evidence) -> bool:
-    return evidence.event.phase is Phase.UPDATE and evidence.role is Role.PARAM_GRAD
+    return evidence.phase is Phase.UPDATE and evidence.role is Role.PARAM_GRAD
 
 
 def scale_of_input(evidence: Evidence) -> Found | None:
@@ -156,17 +160,8 @@ def value_for_another(evidence: Evidence) -> Found | None:
     return verified(note("value-for-another", count=count, among=among, **numbers), **numbers)
 
 
-def scale_by_column(evidence: Evidence) -> Found | None:
-    """Each index of the last axis has its own factor."""
-    return _scale_along(evidence, -1, "scale-of-columns")
-
-
-def scale_by_row(evidence: Evidence) -> Found | None:
-    """Each row has its own factor."""
-    return _scale_along(evidence, 0, "scale-of-rows")
-
-
-def _scale_along(evidence: Evidence, axis: int, code: str) -> Found | None:
+def scale_along(evidence: Evidence, axis: int, code: str) -> Found | None:
+    """Each index of the last axis, or each row, has its own factor."""
     values = evidence.values
     if values is None or values.a.ndim < 2 or factor_of(evidence) is not None:
         return None
@@ -253,8 +248,8 @@ def _shift_by_statistics(evidence: Evidence) -> Found | None:
     if not moved:
         return None
     a, b = evidence.halves
-    size_of_shift = abs(moved) * math.sqrt(math.prod(evidence.pairs.a.shapes[evidence.event.row_a]))
-    expected = evidence.error * max(a.column("norm"), b.column("norm"))
+    size_of_shift = abs(moved) * math.sqrt(evidence.size)
+    expected = evidence.error * max(a.tensor.norm, b.tensor.norm)
     if not 0.7 < size_of_shift / expected < 1.4:
         return None
     return weak(note("shift-by-statistics", shift=moved), shift=moved)
@@ -263,11 +258,11 @@ def _shift_by_statistics(evidence: Evidence) -> Found | None:
 def _moved_by_statistics(evidence: Evidence, few: int = _FEW) -> float:
     """Return by what number mean, least and largest element are apart, 0 where the spread about the mean is too."""
     a, b = evidence.halves
-    moved = [b.column(name) - a.column(name) for name in ("min", "max", "mean")]
-    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
-    if size < few or not all(map(math.isfinite, moved)) or a.column("min") == a.column("max"):
+    moved = [getattr(b.tensor, name) - getattr(a.tensor, name) for name in ("low", "high", "mean")]
+    size = evidence.size
+    if size < few or not all(map(math.isfinite, moved)) or a.tensor.low == a.tensor.high:
         return 0.0
-    spread = [max(0.0, half.column("rms") ** 2 - half.column("mean") ** 2) ** 0.5 for half in (a, b)]
+    spread = [max(0.0, half.tensor.rms**2 - half.tensor.mean**2) ** 0.5 for half in (a, b)]
     close = 1e-3 * abs(moved[2])
     if not moved[2] or max(moved) - min(moved) > close or abs(spread[0] - spread[1]) > close:
         return 0.0
@@ -300,17 +295,12 @@ def _begins_behind(errors: np.ndarray, limit: float) -> bool:
 def looks_ahead(evidence: Evidence) -> Found | None:
     """The last position agrees, and the error grows towards the first one."""
     errors = _by_position(evidence)
-    if errors is None or len(errors) < _FEW - 2 or errors[-1] > evidence.limit or "ttention" not in _names(evidence):
+    if errors is None or len(errors) < _FEW - 2 or errors[-1] > evidence.limit or "att" not in evidence.names:
         return None
     correlation = _rank_correlation(errors)
     if correlation > -_GROWS or np.count_nonzero(errors > evidence.limit) < len(errors) // 2:
         return None
     return strong(note("error-grows-towards-first-position"), correlation=correlation)
-
-
-def _names(evidence: Evidence) -> str:
-    refs = [*evidence.finding.a, *evidence.finding.b]
-    return " ".join([*evidence.classes, *(f"{ref.class_name} {ref.path}" for ref in refs)]).replace("attn", "attention")
 
 
 def _by_position(evidence: Evidence) -> np.ndarray | None:
@@ -386,10 +376,10 @@ def _is_block(values: Values, side: str) -> bool:
 
 
 def _zeros_by_statistics(evidence: Evidence) -> Found | None:
-    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
-    if evidence.event.is_one_sided or size < 64 or evidence.role not in (Role.INPUT, Role.OUTPUT):
+    size = evidence.size
+    if evidence.is_one_sided or size < 64 or evidence.role not in (Role.INPUT, Role.OUTPUT):
         return None
-    zeros = [half.column("zeros") / size for half in evidence.halves]
+    zeros = [half.tensor.zeros / size for half in evidence.halves]
     metrics = evidence.metrics
     if metrics is None or not metrics.estimated or min(zeros) > 0 or not 0.02 < max(zeros) < 0.6:
         return None
@@ -397,7 +387,7 @@ def _zeros_by_statistics(evidence: Evidence) -> Found | None:
     share = max(zeros)
     if zero_rows(evidence) is not None:
         return None
-    if other.column("min") < 0 and half.column("min") == 0 or not _are_scaled_survivors(half, other, share):
+    if other.tensor.low < 0 and half.tensor.low == 0 or not _are_scaled_survivors(half, other, share):
         return None
     ratio = metrics.norm_ratio if side == "B" else 1 / metrics.norm_ratio
     if abs(ratio * math.sqrt(1 - share) - 1) > 0.1:  # what is kept is divided by 1 − p
@@ -408,6 +398,5 @@ def _zeros_by_statistics(evidence: Evidence) -> Found | None:
 def _are_scaled_survivors(half: Half, other: Half, share: float) -> bool:
     """Tell whether no element is larger than 1/(1 − p) times the other side's largest, and the largest ones that stay are."""
     times = 1 / (1 - share)
-    return all(
-        abs(half.column(name)) <= _SURVIVOR * times * abs(other.column(name)) for name in ("min", "max")
-    ) and any(abs(half.column(name)) > abs(other.column(name)) for name in ("min", "max"))
+    ends = [(abs(half.tensor.low), abs(other.tensor.low)), (abs(half.tensor.high), abs(other.tensor.high))]
+    return all(x <= _SURVIVOR * times * y for x, y in ends) and any(x > y for x, y in ends)

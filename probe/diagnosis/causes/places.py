@@ -7,10 +7,10 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from probe.comparison.notes import Note, note
-from probe.comparison.steps.side import PARAMETER_ROLES, squeezed
-from probe.diagnosis.evidence import Evidence, Values
+from probe.diagnosis.evidence import Evidence, Values, squeezed
 from probe.diagnosis.grades import Found, strong, verified, weak
 from probe.records import Role
+from probe.verdict.side import PARAMETER_ROLES
 
 _ALL = 0.999
 """share of the squared error that is all of it"""
@@ -85,27 +85,23 @@ def _padding_by_statistics(evidence: Evidence) -> Found | None:
 
 def zero_rows(evidence: Evidence) -> tuple[int, str, str, int] | None:
     """Return how many tokens more are zero on one side, if they may be padding: with the side, the mask, and its zeros."""
-    event, tokens = evidence.event, evidence.tokens
-    if event.is_one_sided or tokens is None or evidence.role not in (Role.INPUT, Role.OUTPUT):
+    tokens = evidence.tokens
+    if evidence.is_one_sided or tokens is None or evidence.role not in (Role.INPUT, Role.OUTPUT):
         return None
-    shapes = [half.side.shapes[half.row] for half in evidence.halves]
-    are_numbers = all(
-        half.side.roundoffs[half.row] for half in evidence.halves
-    )  # a zero among integers is one of their values
+    shapes = [half.tensor.shape for half in evidence.halves]
+    are_numbers = all(half.tensor.u for half in evidence.halves)  # a zero among integers is one of their values
     if not are_numbers or any(len(shape) < 2 for shape in shapes) or shapes[0][-1] != shapes[1][-1]:
         return None
-    zeros = [int(half.column("zeros")) for half in evidence.halves]
+    zeros = [int(half.tensor.zeros) for half in evidence.halves]
     rows, rest = divmod(abs(zeros[0] - zeros[1]), shapes[0][-1])
-    norms = [float(half.column("norm")) for half in evidence.halves]
+    norms = [float(half.tensor.norm) for half in evidence.halves]
     if zeros[0] < zeros[1]:
         norms.reverse()
     if not rows or rest or norms[0] > norms[1]:  # a dropout makes the others larger for what it leaves out
         return None
-    for slot, row in evidence.rows_of_the_model(evidence.a):
-        side = evidence.a.side
-        low, high, masked = (side.columns[name][row] for name in ("min", "max", "zeros"))
-        if side.shapes[row] == tokens and (low, high) == (0, 1) and rows <= masked:
-            return rows, "A" if zeros[0] > zeros[1] else "B", slot, int(masked)
+    for slot, given in evidence.given_to_model(evidence.a):
+        if given.shape == tokens and (given.low, given.high) == (0, 1) and rows <= given.zeros:
+            return rows, "A" if zeros[0] > zeros[1] else "B", slot, int(given.zeros)
     return None
 
 
@@ -137,20 +133,12 @@ def _positions(evidence: Evidence) -> tuple[np.ndarray, int] | None:
     return None if found is None else (found, values.a.shape[axis])
 
 
-def last_position(evidence: Evidence) -> Found | None:
-    """Only the last position."""
+def one_position(evidence: Evidence, at: int, code: str) -> Found | None:
+    """Only one position, the first or the last."""
     found = _positions(evidence)
-    if found is None or list(found[0]) != [found[1] - 1] or treats_each_alone(evidence):
+    if found is None or list(found[0]) != [at % found[1]] or treats_each_alone(evidence):
         return None
-    return strong(note("only-last-position", size=found[1]), positions=[found[1] - 1])
-
-
-def first_position(evidence: Evidence) -> Found | None:
-    """Only the first position."""
-    found = _positions(evidence)
-    if found is None or list(found[0]) != [0] or treats_each_alone(evidence):
-        return None
-    return strong(note("only-first-position", size=found[1]), positions=[0])
+    return strong(Note(code, {"size": found[1]}), positions=[at % found[1]])
 
 
 def from_position(evidence: Evidence) -> Found | None:
@@ -204,7 +192,7 @@ def _some_positions(evidence: Evidence) -> Found | None:
 def some_tokens(evidence: Evidence) -> Found | None:
     """All rows of some token ids, and no others."""
     values = evidence.values
-    ids = [x for x in evidence.a.integers() if values is not None and x.shape == values.a.shape[:-1]]
+    ids = [x for x in evidence.a.given(kind="integer") if values is not None and x.shape == values.a.shape[:-1]]
     if values is None or not values.is_whole or not ids or evidence.role is not Role.OUTPUT:
         return None
     errors = np.sqrt((values.difference**2).sum(axis=-1))
@@ -248,7 +236,7 @@ def some_heads(evidence: Evidence) -> Found | None:
     axis = 0 if evidence.role in PARAMETER_ROLES else values.a.ndim - 1
     width = values.a.shape[axis]
     found = _indices(evidence, axis)
-    if found is None or len(found) < 2 or not (evidence.has_known_heads or _is_attention(evidence)):
+    if found is None or len(found) < 2 or not (evidence.has_known_heads or "att" in evidence.names):
         return None
     for number in evidence.heads(width):
         size = width // number
@@ -263,23 +251,11 @@ def some_heads(evidence: Evidence) -> Found | None:
     return None
 
 
-def _is_attention(evidence: Evidence) -> bool:
-    refs = [*evidence.finding.a, *evidence.finding.b]
-    return any("att" in f"{ref.class_name} {ref.path}".casefold() for ref in refs)
-
-
-def some_columns(evidence: Evidence) -> Found | None:
-    """A few indices of the last axis."""
-    return _part(evidence, -1, "only-some-columns")
-
-
-def some_rows(evidence: Evidence) -> Found | None:
-    """A few indices of the first axis of a weight, or of the rows of anything else."""
-    return _part(evidence, 0, "only-some-rows") if evidence.role in PARAMETER_ROLES else None
-
-
-def _part(evidence: Evidence, axis: int, code: str) -> Found | None:
+def some_indices(evidence: Evidence, axis: int, code: str) -> Found | None:
+    """A few indices of the last axis, or of the first one of what belongs to a parameter."""
     values = evidence.values
+    if axis == 0 and evidence.role not in PARAMETER_ROLES:
+        return None
     if values is None or values.a.ndim < 1 or len(squeezed(values.a.shape)) < (1 if axis else 2):
         return None
     axis %= values.a.ndim

@@ -36,4 +36,4 @@ def gradient_of_one_rank(evidence: Evidence) -> Found | None:
 
 
 def _are_of_ranks(evidence: Evidence) -> bool:
-    return all(half.side.reader.info.world_size > 1 for half in evidence.halves)
+    return all(half.reader.info.world_size > 1 for half in evidence.halves)

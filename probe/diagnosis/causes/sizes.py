@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.fusion.moved_weights import Elsewhere
 from probe.comparison.notes import Note, note
 from probe.diagnosis.causes.rounded import ROUNDED, is_rounded, rounded
-from probe.diagnosis.evidence import Evidence, Half, distance
+from probe.diagnosis.evidence import Evidence, Half, distance, read
 from probe.diagnosis.grades import Found, verified, weak
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
+from probe.verdict.tensors import Tensor
 
 _FEW = 64
 """elements from which on it is no chance that all are rounded"""
+_ROUNDED = 1e-4
+"""relative error of a norm, and of a mean, of numbers that were rounded"""
 _KEPT = 0.5
 """rounding explains an error if what it leaves over is at most this share of it"""
 
@@ -45,7 +47,7 @@ def dtype(evidence: Evidence) -> Found | None:
     """The two tensors have other dtypes, and the error is at most some roundings of the coarser one."""
     names = [half.dtype for half in evidence.halves]
     units = [unit_roundoff(name) for name in names]
-    if evidence.event.is_one_sided or min(units) == 0 or max(units) < 4 * min(units):
+    if evidence.is_one_sided or min(units) == 0 or max(units) < 4 * min(units):
         return None
     side, coarse = ("B", names[1]) if units[1] > units[0] else ("A", names[0])
     if not evidence.error <= 64 * max(units):
@@ -58,11 +60,11 @@ def dtype(evidence: Evidence) -> Found | None:
 
 def one_number(evidence: Evidence) -> Found | None:
     """All elements are one number on one side alone."""
-    if evidence.event.is_one_sided or not math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) > 1:
+    if evidence.is_one_sided or not evidence.size > 1:
         return None
     for side, half, other in (("B", evidence.b, evidence.a), ("A", evidence.a, evidence.b)):
-        low, high = half.column("min"), half.column("max")
-        if low == high and not half.column("nan") and other.column("min") != other.column("max"):
+        low, high = half.tensor.low, half.tensor.high
+        if low == high and not half.tensor.bad[0] and other.tensor.low != other.tensor.high:
             return verified(note("one-number", side=side, number=low), side=side, number=low)
     return None
 
@@ -70,22 +72,30 @@ def one_number(evidence: Evidence) -> Found | None:
 def redrawn(evidence: Evidence) -> Found | None:
     """Initial weights that have the same spread and nothing else in common, and are nowhere else in the other model."""
     metrics = evidence.metrics
-    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
-    if (
-        evidence.role is not Role.PARAM
-        or metrics is None
-        or evidence.event.is_one_sided
-        or size < 1024
-        or metrics.estimated
-    ):
+    size = evidence.size
+    if evidence.role is not Role.PARAM or metrics is None or evidence.is_one_sided or size < 1024 or metrics.estimated:
         return None
     is_alike = abs(metrics.norm_ratio - 1) < 4 / math.sqrt(size) and abs(metrics.cosine) < 4 / math.sqrt(size)
-    means = [abs(half.column("mean")) / half.column("rms") for half in evidence.halves if half.column("rms")]
+    means = [abs(half.tensor.mean) / half.tensor.rms for half in evidence.halves if half.tensor.rms]
     if not is_alike or max(means, default=1.0) > 8 / math.sqrt(size):
         return None
-    if Elsewhere(evidence.pairs).may_be(evidence.event):
+    if _may_be_elsewhere(evidence):
         return None
     return weak(note("drawn-anew"), cosine=metrics.cosine)
+
+
+def _may_be_elsewhere(evidence: Evidence) -> bool:
+    """Tell whether the values of either weight may stand anywhere in the other model, rounded or in another order."""
+    key = evidence.phase, Role.PARAM
+    a, b = evidence.a, evidence.b
+    return any(_are_near(a.tensor, other) for other in b.params.get(key, {}).values()) or any(
+        _are_near(b.tensor, other) for other in a.params.get(key, {}).values()
+    )
+
+
+def _are_near(a: Tensor, b: Tensor) -> bool:
+    numbers = [(each.low, each.high, each.norm, each.mean + each.rms) for each in (a, b)]
+    return a.size == b.size and np.allclose(*numbers, rtol=_ROUNDED, atol=0.0)
 
 
 # Rotary embeddings
@@ -122,7 +132,7 @@ def rotary(evidence: Evidence) -> Found | None:
 
 def _angles(half: Half, evidence: Evidence) -> _Angles | None:
     """Solve how angles of [positions, size] were made, from their sines, cosines or themselves."""
-    values = half.read(half.row)
+    values = half.values
     if values is None or values.ndim < 2 or values.shape[-1] % 2 or values.shape[-2] < 3:
         positions = None if values is None else evidence.axis_of_positions(values.shape)
         if values is None or positions is None or values.shape[-1] % 2:
@@ -162,10 +172,10 @@ def _solved(table: np.ndarray, columns: slice, make: object, back: object, first
 
 def momentum(evidence: Evidence) -> Found | None:
     """How much of the batch's statistics went into the running ones."""
-    name = evidence.pairs.canonical(evidence.event)
+    name = evidence.a.name
     if (
         evidence.role is not Role.BUFFER
-        or evidence.event.phase is not Phase.UPDATE
+        or evidence.phase is not Phase.UPDATE
         or name not in ("running_mean", "running_var")
     ):
         return None
@@ -181,16 +191,9 @@ def momentum(evidence: Evidence) -> Found | None:
 
 
 def _momentum(half: Half, evidence: Evidence, name: str) -> tuple[float, Note | None] | None:
-    calls = [
-        key
-        for key in evidence.pairs.nodes
-        if evidence.pairs.matching.pairs[evidence.pairs.nodes[key].pair].a == evidence.a.module
-    ]
-    if len(calls) != 1:
+    if len(half.calls) != 1:
         return None
-    node = evidence.pairs.nodes[calls[0]]
-    rows = half.slots(Role.INPUT, (node.micro, half.module, node.call if half is evidence.a else node.call_b))
-    x = half.read(next(iter(rows.values()), -1))
+    x = next((read(tensor) for tensor in half.calls[0](Role.INPUT).values()), None)
     old, new = half.parameter(name, Role.BUFFER), half.parameter(name, Role.BUFFER, Phase.UPDATE)
     if x is None or old is None or new is None or x.ndim < 2:
         return None

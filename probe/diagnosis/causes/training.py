@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from probe.comparison.notes import note
-from probe.comparison.optimizer.manual_updates import is_own
 from probe.diagnosis.causes.losses import counts
 from probe.diagnosis.causes.patterns import factor_of
-from probe.diagnosis.evidence import Evidence, Half, distance
+from probe.diagnosis.evidence import Evidence, Half, distance, read
 from probe.diagnosis.grades import Found, strong, verified
 from probe.numbers.sketch import WIDTH
 from probe.records import Phase, Role
@@ -81,11 +80,11 @@ def fits_linear_gradient(evidence: Evidence) -> tuple[float | None, float | None
 
     It is 1 where it is that one up to noise, None for a side of which it is no multiple. None where that is not known of both.
     """
-    if evidence.event.is_one_sided:
+    if evidence.is_one_sided:
         return None
     factors: list[float | None] = []
     for half in evidence.halves:
-        own = half.read(half.row)
+        own = half.values
         expected = next((e for e in _expected(half, evidence) if own is not None and e.shape == own.shape), None)
         if own is None or expected is None:
             return None
@@ -101,20 +100,16 @@ def _expected(half: Half, evidence: Evidence) -> Iterator[np.ndarray]:
     weight = half.parameter("weight")
     if weight is None or weight.ndim != 2:
         return
-    keys = [half.key]
-    if evidence.role is Role.PARAM_GRAD:
-        nodes = [node for node in evidence.pairs.nodes.values() if node.pair == evidence.event.pair and node.micro >= 0]
-        keys = [(node.micro, half.module, node.call if half is evidence.a else node.call_b) for node in nodes]
-    if len(keys) != 1:
+    calls = half.calls if evidence.role is Role.PARAM_GRAD else [half.call]
+    if len(calls) != 1:
         return
-    gradients = [half.read(row) for row in half.slots(Role.GRAD_OUTPUT, keys[0]).values()]
-    inputs = [half.read(row) for row in half.slots(Role.INPUT, keys[0]).values()]
+    gradients, inputs = ([read(each) for each in calls[0](role).values()] for role in (Role.GRAD_OUTPUT, Role.INPUT))
     for g in gradients[:1]:
         if g is None or g.shape[-1] != weight.shape[0]:
             return
         if evidence.role is Role.GRAD_INPUT:
             yield g @ weight
-        elif evidence.role is Role.PARAM_GRAD and evidence.event.phase is Phase.GRADIENT:
+        elif evidence.role is Role.PARAM_GRAD and evidence.phase is Phase.GRADIENT:
             flat = g.reshape(-1, g.shape[-1])
             yield flat.sum(axis=0)
             for x in inputs[:1]:
@@ -128,7 +123,7 @@ def straight_through(evidence: Evidence) -> Found | None:
         return None
     is_passed = []
     for half in evidence.halves:
-        own, given = half.read(half.row), half.given(Role.GRAD_OUTPUT)
+        own, given = half.values, half.given(Role.GRAD_OUTPUT)
         is_passed.append(
             own is not None and any(g.shape == own.shape and distance(g, own) <= evidence.tolerance for g in given)
         )
@@ -143,7 +138,7 @@ def straight_through(evidence: Evidence) -> Found | None:
 
 def clipping(evidence: Evidence) -> Found | None:
     """What was done to all gradients between backward and the optimizer, from their norms."""
-    if evidence.event.phase is not Phase.UPDATE or evidence.role is not Role.PARAM_GRAD:
+    if evidence.phase is not Phase.UPDATE or evidence.role is not Role.PARAM_GRAD:
         return None
     done, numbers = [], {}
     for name, half in (("A", evidence.a), ("B", evidence.b)):
@@ -177,25 +172,19 @@ def _digits(number: float) -> float:
 
 def _norms(half: Half) -> list[tuple[float, float]]:
     """Return the norms of every gradient as backward left it and as it was used."""
-    columns, slots = half.side.columns, half.side.slots
-    found: dict[tuple[int, str], dict[int, float]] = {}
-    for row, (phase, role, module) in enumerate(zip(columns["phase"], columns["role"], columns["module"], strict=True)):
-        if role == Role.PARAM_GRAD and phase in (Phase.GRADIENT, Phase.UPDATE) and row not in half.side.combined:
-            found.setdefault((module, slots[row]), {})[phase] = columns["norm"][row]
-    both = [each for each in found.values() if len(each) == 2]
-    return [(each[Phase.GRADIENT], each[Phase.UPDATE]) for each in both]
+    made, used = (half.params.get((phase, Role.PARAM_GRAD), {}) for phase in (Phase.GRADIENT, Phase.UPDATE))
+    return [(tensor.norm, used[place].norm) for place, tensor in made.items() if place in used]
 
 
 def weight_decay(evidence: Evidence) -> Found | None:
     """The difference of two updates, or of two gradients as used, is a multiple of the parameter."""
-    is_used = evidence.role is Role.PARAM_GRAD and evidence.event.phase is Phase.UPDATE
-    if evidence.event.is_one_sided or not (is_used or evidence.role is Role.DELTA):
+    is_used = evidence.role is Role.PARAM_GRAD and evidence.phase is Phase.UPDATE
+    if evidence.is_one_sided or not (is_used or evidence.role is Role.DELTA):
         return None
-    row = evidence.a.parameter_row(evidence.pairs.canonical(evidence.event))
-    sketches = [evidence.a.side.sketch(evidence.event.row_a), evidence.b.side.sketch(evidence.event.row_b)]
-    parameter = evidence.a.side.sketch(row) if row >= 0 else None
-    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a])
-    if parameter is None or sketches[0] is None or sketches[1] is None or size < WIDTH // 4:
+    weight = evidence.a.belonging(evidence.a.name)
+    sketches = [half.tensor.sketch for half in evidence.halves]
+    parameter = weight.sketch if weight is not None else None
+    if parameter is None or sketches[0] is None or sketches[1] is None or evidence.size < WIDTH // 4:
         return None
     difference = sketches[1] - sketches[0]
     lengths = float(np.linalg.norm(difference)) * float(np.linalg.norm(parameter))
@@ -217,7 +206,7 @@ def learning_rate(evidence: Evidence) -> Found | None:
     if evidence.role is not Role.DELTA or metrics is None or not metrics.norm_a or not metrics.cosine > _PARALLEL:
         return None
     factor = metrics.norm_ratio
-    if abs(factor - 1) < 10 * _CLOSE or all(is_own(half, evidence.event) for half in evidence.pairs.halves):
+    if abs(factor - 1) < 10 * _CLOSE or all(map(_is_by_hand, evidence.halves)):
         return None
     rates = [None if half.group is None else half.group.hyper.get("lr") for half in evidence.halves]
     if all(isinstance(rate, (int, float)) and rate for rate in rates) and math.isclose(
@@ -225,3 +214,8 @@ def learning_rate(evidence: Evidence) -> Found | None:
     ):
         return verified(note("update-as-learning-rate", factor=factor, a=rates[0], b=rates[1]), factor=factor)
     return strong(note("update-is-a-multiple", factor=factor), factor=factor)
+
+
+def _is_by_hand(half: Half) -> bool:
+    """Tell whether an update came without an optimizer, and without a gradient, that was seen: an average of weights."""
+    return half.group is None and half.belonging(half.name, Role.PARAM_GRAD, Phase.GRADIENT) is None

@@ -82,7 +82,7 @@ class _Backward:
         elif not event.is_paired and self.cut is not None and self.cut[1] == "frozen":
             return  # the gradients of parameters tell
         else:
-            judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit))
+            judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit, sources=sources))
             is_cut = self.cut is not None and not event.is_paired
             path, code = self.cut if self.cut is not None and is_cut else blame.of_gradient(judging, event)
             phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD

@@ -10,7 +10,7 @@ from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.estimates import look_permuted
 from probe.verdict.judge.healing import BEFORE_LOSS
-from probe.verdict.judge.judging import MOST, Judging, bounded
+from probe.verdict.judge.judging import MOST, Judging, bounded, common_factor
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import Finding, State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
@@ -105,7 +105,7 @@ def drop_unseen(judging: Judging) -> None:
     judged = [each.error for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
-    left = max(found[0], *judged)
+    left = max(found.size, *judged)
     if any(_is_without(judging, event) for event in judging.step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD)):
         return
     if all(_is_gone(judging, finding, left) for finding in verdicts.findings):
@@ -147,7 +147,8 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
     is_all = len(wrong) >= MOST * max(shown, 1) and len(modules) > 2
     assert worst.event.place is not None
     path, code = ("", "all-gradients") if is_all else (judging.step.path(worst.event.place[0]), "gradient")
-    judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error)
+    facts = len(wrong), max(shown, len(wrong)), common_factor([each.error for each in wrong])
+    judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error, facts=facts)
 
 
 def _is_without(judging: Judging, event: Event) -> bool:

@@ -127,3 +127,12 @@ def _mean_error(event: Event, error: Error) -> float:
         return 0.0
     shift = math.sqrt(a.size) * abs(a.mean - b.mean) / larger
     return shift if shift <= 2 * error.size else 0.0  # of masks, by other numbers
+
+
+def common_factor(errors: Sequence[Error]) -> float:
+    """Return what all of several tensors of B are times A's; 0 if they are no multiples, or of other factors."""
+    ratios = [each.norm_b / each.norm_a for each in errors if each.norm_a and each.norm_b]
+    are_multiples = all(abs(each.along) > 0.999 for each in errors)
+    if len(errors) < 2 or len(ratios) < len(errors) or not are_multiples:
+        return 0.0
+    return ratios[0] if max(ratios) <= 1.001 * min(ratios) else 0.0

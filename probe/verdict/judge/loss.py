@@ -22,25 +22,26 @@ _AGREES = 2e-6
 """relative error of losses in float32 up to which they show that a difference was taken back"""
 
 
-def loss_error(step: Step) -> tuple[float, float] | None:
-    """Return the largest relative error of the logged losses, and the size of that loss; None without."""
+def loss_error(step: Step) -> Error | None:
+    """Return the largest relative error of the logged losses; None without."""
     found = []
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
-            size = max(abs(a), abs(b), _NONE)
             is_known = math.isfinite(a), math.isfinite(b)
             is_other = is_known[0] != is_known[1] or (math.isinf(a) and a == -b)
-            error = abs(a - b) / size if all(is_known) else math.inf if is_other else 0.0
-            found.append((error, size))
-    return max(found) if found else None
+            if all(is_known):
+                found.append(Error(abs(a - b) / max(abs(a), abs(b), _NONE), abs(a), abs(b)))
+            else:
+                found.append(Error(math.inf if is_other else 0.0, abs(a), abs(b), view=View.NON_FINITE))
+    return max(found, key=lambda each: each.size) if found else None
 
 
 def loss_agrees(judging: Judging) -> bool:
     """Return True if a loss was logged that shows no difference; one of 0 shows nothing."""
     found = loss_error(judging.step)
     u = max((out.u for node in judging.step.nodes for out in node.outputs), default=0.0)
-    return found is not None and found[1] > _NONE and found[0] < max(_AGREES, u / 4)
+    return found is not None and found.norm_a + found.norm_b > _NONE and found.size < max(_AGREES, u / 4)
 
 
 def judge_loss(judging: Judging) -> None:
@@ -52,8 +53,8 @@ def judge_loss(judging: Judging) -> None:
     roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
-    limit = _limit(judging, roots, found[1]) if math.isfinite(found[1]) else 0.0
-    if found[0] <= limit:
+    limit = _limit(judging, roots, max(found.norm_a, found.norm_b, _NONE)) if math.isfinite(found.size) else 0.0
+    if found.size <= limit:
         return
     if not roots:
         if not verdicts.findings and step.nodes:
@@ -64,8 +65,7 @@ def judge_loss(judging: Judging) -> None:
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
-        error = None if math.isfinite(found[0]) else Error(math.inf, view=View.NON_FINITE)
-        judging.finds(Phase.LOSS, ("",), None, limit, "loss", error=error)
+        judging.finds(Phase.LOSS, ("",), None, limit, "loss", error=found)
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:

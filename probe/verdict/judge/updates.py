@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 
 from probe.numbers.statistics import smallest_rounding
-from probe.records import OptimizerGroup, Phase, Role
+from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.judge.judging import MOST, Judging, bounded
+from probe.verdict.judge.judging import MOST, Judging, bounded, common_factor
+from probe.verdict.judge.settings import Setting, differing_settings, idle
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, WEIGHTS, update_limit
-from probe.verdict.side import Place, Side
+from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
 
 _PARALLEL = 0.9
@@ -24,11 +25,6 @@ _BETAS = 2e-4
 """what 1 − β in float32 makes of a second moment, between frameworks"""
 _TOGETHER = 0.85
 """share of the updates that are then longer, or shorter"""
-_IGNORED = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "params", "name")
-
-
-Setting = tuple[str, object, object]
-"""name, and what A and B set it to"""
 
 
 @dataclass(frozen=True)
@@ -64,16 +60,21 @@ class _Updates:
         if self._is_scaled() or self._gradients_as_used():
             return
         wrong = self._strong(self._updates()) or self._skipped()
-        settings = differing_settings(self.judging)
+        settings = differing_settings(self.step)
         shown = [each for each in wrong if each.event.place in settings]
         if shown:
             self._find_settings(settings, shown[0])
         elif wrong:
             self._find(wrong, len(self.lengths))
         elif self._is_longer_together():
-            self.judging.finds(Phase.UPDATE, ("",), None, UPDATE_NORM, "longer-updates")
-        elif not self._states() and settings:
-            self._find_settings(settings)
+            facts = _longer_share(self.lengths), len(self.lengths), sorted(self.lengths)[len(self.lengths) // 2]
+            self.judging.finds(Phase.UPDATE, ("",), None, UPDATE_NORM, "longer-updates", facts=facts)
+        else:
+            wrong, count = self._states()
+            if settings:
+                self._find_settings(settings, wrong[0] if wrong else None)
+            elif wrong:
+                self._find(wrong, count)
 
     # The gradient as used
 
@@ -93,7 +94,10 @@ class _Updates:
         if events and equal >= 0.5 * len(events):
             self.judging.verdicts.notes.append("scaled-gradients")
             return False
-        self.judging.finds(Phase.LOSS, ("",), None, 0.0, "loss-scale", facts=(f"{self.factor:g}",))
+        judged = self.judging.verdicts.by_event
+        first = next((event for event in judged if event.phase is Phase.BACKWARD), None)
+        error = self.step.error(first) if first is not None else None
+        self.judging.finds(Phase.LOSS, ("",), first, 0.0, "loss-scale", error=error, facts=(self.factor,))
         return True
 
     def _gradients_as_used(self) -> bool:
@@ -184,12 +188,11 @@ class _Updates:
         ordered = sorted(self.lengths)
         if len(ordered) < 8:
             return False
-        longer = sum(ratio > 0 for ratio in ordered) / len(ordered)
-        return abs(ordered[len(ordered) // 2]) > UPDATE_NORM and max(longer, 1 - longer) >= _TOGETHER
+        return abs(ordered[len(ordered) // 2]) > UPDATE_NORM and _longer_share(ordered) >= _TOGETHER
 
     # State
 
-    def _states(self) -> bool:
+    def _states(self) -> tuple[list[_Wrong], int]:
         """Judge what the optimizer keeps: as far off as the gradients, or as the updates that it may be a sum of."""
         wrong, count = [], 0
         floor = _BETAS if self.step.is_across_frameworks else 0.0
@@ -215,9 +218,7 @@ class _Updates:
             self._add(event, error, limit, error.size > limit and not is_small)
             if error.size > limit and not is_small:
                 wrong.append(_Wrong(error.size / limit, event, error, limit, "state"))
-        if wrong:
-            self._find(wrong, count)
-        return bool(wrong)
+        return wrong, count
 
     # Findings
 
@@ -233,53 +234,36 @@ class _Updates:
         is_all = len(modules) > 1 and (len(wrong) >= MOST * max(shown, 1) or len(kinds) > 1)
         assert worst.event.place is not None
         path = "" if is_all else self.step.path(worst.event.place[0])
-        self.judging.finds(Phase.UPDATE, (path,), worst.event, worst.limit, worst.code, error=worst.error)
+        facts = len(wrong), max(shown, len(wrong)), common_factor([each.error for each in wrong])
+        self.judging.finds(Phase.UPDATE, (path,), worst.event, worst.limit, worst.code, error=worst.error, facts=facts)
 
     def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""
+        if shown is None:
+            passed = idle(self.step, self.judging.verdicts, settings)
+            settings = {place: each for place, each in settings.items() if each.is_certain and place not in passed}
+            if not settings:
+                return
         paths = tuple(dict.fromkeys(self.step.path(place[0]) for place in settings))
         modules = {self.step.a.places[i][0] for group in self.step.a.groups for i in group.parameters}
         is_all = len(paths) >= MOST * len(modules)
         event, error = (shown.event, shown.error) if shown is not None else (None, None)
-        facts = tuple({str(each): each for each in settings.values()}.values())
         self.judging.finds(
             Phase.UPDATE,
             ("",) if is_all else paths,
             event,
-            0.0,
+            math.nan,
             "settings",
             error=error,
-            facts=facts,
+            facts=tuple((place, each) for place, each in settings.items()),
             is_shown=shown is not None,
         )
 
 
-def differing_settings(judging: Judging) -> dict[Place, Setting]:
-    """Return, by parameter of A, the settings of optimizers of one class that differ."""
-    step = judging.step
-    if step.is_across_frameworks:
-        return {}
-    mine, theirs = _groups(step.a), _groups(step.b)
-    found = {}
-    for place, group in mine.items():
-        there = step.parameters.partner(place, theirs)
-        other = theirs.get(there) if there is not None else None
-        if other is None or other.class_name != group.class_name:
-            continue
-        for name in group.hyper.keys() & other.hyper.keys():
-            if name not in _IGNORED and not _is_same(group.hyper[name], other.hyper[name]):
-                found[place] = name, group.hyper[name], other.hyper[name]
-    return found
-
-
-def _groups(side: Side) -> dict[Place, OptimizerGroup]:
-    return {side.places[i]: group for group in side.groups for i in group.parameters}
-
-
-def _is_same(x: object, y: object) -> bool:
-    if isinstance(x, int | float) and isinstance(y, int | float):
-        return math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-15)
-    return x == y
+def _longer_share(lengths: list[float]) -> float:
+    """Return the share of the updates that are longer on the side on which more are."""
+    longer = sum(ratio > 0 for ratio in lengths) / len(lengths)
+    return max(longer, 1 - longer)
 
 
 def _along_weight(event: Event, weight: Event) -> float:
