@@ -21,6 +21,7 @@ from probe.structure.tree import Tree
 from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
+from probe.verdict.noise.rung import Noise
 from probe.verdict.rows import metrics_of, micro_of, rows_of
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
@@ -97,6 +98,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
             refs_b.append(_ref(step, finding, step.b.reader.modules[step.pair_of[module].b], "B"))
         elif module is None:
             refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
+    check = finding.check
     facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
     return Divergence(
         finding.phase,
@@ -107,8 +109,10 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         tuple(refs_b),
         metrics_of(event, finding.error) if event is not None and finding.error is not None else None,
         finding.limit,
-        tuple(facts),
+        (*(check.facts if check is not None else ()), *facts),
         advice,
+        error=check.error if check is not None else math.nan,
+        measure=check.measure if check is not None else "",
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
     )
 
@@ -122,18 +126,19 @@ def answer_of(
     reasons: Iterable[Note],
     steps: Sequence[tuple[int, int]],
     left_out: Iterable[LeftOut],
+    noise: Noise,
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
     trees = Tree(a.modules), Tree(b.modules)
-    reasons = tuple(dict.fromkeys(reasons))
+    notes, reasons = (*notes, *noise.notes()), tuple(dict.fromkeys((*reasons, *noise.reasons(tally.rows))))
     verdict = Verdict.DIVERGED if findings else Verdict.UNDECIDED if reasons else Verdict.ALIGNED
     return Comparison(
         verdict,
         findings,
         tally.coverage(),
         tuple(dict.fromkeys((*notes, *reasons))),
-        "built-in model",
+        noise.name,
         tuple(tally.rows),
         matching,
         str(a.path),
@@ -143,7 +148,7 @@ def answer_of(
         inputs=tally.given(),
         reasons=reasons,
         flip=margin_of(verdict, findings, tally.rows),
-        unseen=limit_of_detection(verdict, True, tally.rows),
+        unseen=limit_of_detection(verdict, noise.uses_built_in, tally.rows),
         left_out=tuple(left_out),
         steps=tuple(steps),
         pairs=module_pairs(matching, *trees),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.enclosing import with_enclosing
 from probe.ranks.opening import open_reader
-from probe.records import DirectionName, Phase, Role
+from probe.records import DirectionName, MetricName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.judge.walk import Weights, judge
+from probe.verdict.noise.ladder import NoiseOptions, ladder
+from probe.verdict.noise.rung import Noise, StepNoise
 from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
 
@@ -43,6 +46,12 @@ def compare(
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     min_confidence: float = MIN_CONFIDENCE,
+    noise: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    reference: str | os.PathLike[str] | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    metric: MetricName | None = None,
+    rules: str | Path | Sequence[Mapping[str, Any]] | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: object,
 ) -> Comparison:
@@ -55,7 +64,8 @@ def compare(
     MappingError
         the mapping cannot be used
     ConfigError
-        ``steps`` is not two numbers, or an option of `probe.compare` is given that this engine does not have yet
+        ``steps`` is not two numbers, the options for noise contradict each other or do not fit A, or an option of
+        `probe.compare` is given that this engine does not have yet
     """
     unknown = [name for name, value in options.items() if value]
     if unknown:
@@ -66,7 +76,9 @@ def compare(
         second.require_steps()
         chosen = Direction(direction) if direction is not None else None
         matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
-        return _compare(first, second, matching, shift, min_coverage, progress or (lambda done, total: None))
+        told = NoiseOptions(noise, reference, atol, rtol, metric, rules)
+        with ladder(first, second, told, parsed.judging) as rung:
+            return _compare(first, second, matching, shift, min_coverage, progress or (lambda done, total: None), rung)
 
 
 def matching_of(
@@ -84,7 +96,13 @@ def matching_of(
 
 
 def _compare(
-    a: Reader, b: Reader, matching: Matching, shift: Shift, min_coverage: float, progress: Callable[[int, int], None]
+    a: Reader,
+    b: Reader,
+    matching: Matching,
+    shift: Shift,
+    min_coverage: float,
+    progress: Callable[[int, int], None],
+    rung: Noise,
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
@@ -96,7 +114,8 @@ def _compare(
     for number in steps:
         there = number + shift.to_b
         step = Step(Side(a, number, matching.views_a), Side(b, there, matching.views_b), matching)
-        verdicts = judge(step, before)
+        noise = rung.at(step)
+        verdicts = judge(step, before, noise)
         done.append((number, there))
         tally.add(step, verdicts)
         progress(len(done), len(steps))
@@ -109,9 +128,9 @@ def _compare(
         reasons += _doubts(verdicts, tally.coverage(), min_coverage)
         if _are_both_broken(step):
             break
-        before = weights_after(step)
+        before = weights_after(step, noise)
     left = left_out_of(tally.seen, (a, b), done, shift, tally.coverage(), tally.rows, min_coverage)
-    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left)
+    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left, rung)
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
@@ -120,7 +139,7 @@ def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
 
 def _doubts(verdicts: Verdicts, coverage: Coverage, min_coverage: float) -> list[Note]:
     """Return why a step that shows nothing wrong does not show that nothing is."""
-    found = []
+    found = [note("loss-not-judged")] if "loss-not-judged" in verdicts.notes else []
     if coverage.share < min_coverage:
         paired, total = coverage.paired, coverage.total
         found.append(note("few-calls-have-a-counterpart", paired=paired, total=total, side=coverage.smaller))
@@ -131,10 +150,10 @@ def _doubts(verdicts: Verdicts, coverage: Coverage, min_coverage: float) -> list
     return found
 
 
-def weights_after(step: Step) -> Weights:
+def weights_after(step: Step, noise: StepNoise) -> Weights:
     """Return the weights that a step left, with their errors."""
     events = ((event, step.error(event)) for event in step.parameters.events(Phase.UPDATE, Role.PARAM))
-    return [(event, error) for event, error in events if error is not None]
+    return [(event, error, noise.excess(event, error)) for event, error in events if error is not None]
 
 
 def _are_both_broken(step: Step) -> bool:

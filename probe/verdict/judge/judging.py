@@ -10,7 +10,8 @@ from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
-from probe.verdict.noise.model import ALONG, FEW, NORMS
+from probe.verdict.noise.model import ALONG, FEW, NORMS, Row
+from probe.verdict.noise.rung import Check, StepNoise
 from probe.verdict.noise.terms import peaks_of
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
@@ -18,7 +19,8 @@ from probe.verdict.steps.step import Step
 
 MOST = 0.6
 """share of the parameters from which on a finding is about all of them"""
-
+SEVERAL = 32
+"""elements of a gradient from which on the direction of its error is no chance"""
 
 _MANY = 256
 """elements from which on rounding leaves the mean as it is"""
@@ -38,6 +40,33 @@ class Judging:
     graph: Graph
     verdicts: Verdicts
     is_first: bool
+    noise: StepNoise
+
+    def check(
+        self,
+        event: Event,
+        error: Error,
+        limit: float,
+        row: Row,
+        u: float,
+        excess: float,
+        *,
+        is_wrong: bool | None = None,
+        relative: float | None = None,
+    ) -> Check:
+        """Return what is held against what, by the rung that judges.
+
+        Parameters
+        ----------
+        limit, is_wrong
+            what the built-in model says; by default what is larger is wrong
+        relative
+            the error on the scale of the limit, where that is not the one of the tensors
+        """
+        size = error.size if relative is None else relative
+        is_larger = size > limit
+        built_in = Check(size, limit, is_larger if is_wrong is None else is_wrong, bool(is_wrong and not is_larger))
+        return self.noise.check(event, error, built_in, row, u, excess)
 
     def finds(
         self,
@@ -50,22 +79,24 @@ class Judging:
         error: Error | None = None,
         facts: tuple[Any, ...] = (),
         is_shown: bool = True,
+        check: Check | None = None,
     ) -> None:
         """Add a finding."""
         micro = event.node.a.micro if event is not None and event.node is not None else 0
         self.verdicts.findings.append(
-            Finding(self.step.a.step, micro, phase, paths, event, error, limit, code, facts, is_shown)
+            Finding(self.step.a.step, micro, phase, paths, event, error, limit, code, facts, is_shown, check)
         )
 
     def explained(
-        self, event: Event, error: Error, floor: float, u: float, limit: float, sources: float, behind: bool
+        self, event: Event, error: Error, floor: float, u: float, check: Check, sources: float, behind: bool
     ) -> None:
         """Note an event whose error rounding or its sources explain."""
         state = State.EQUAL if error.size == 0 and not error.is_bound else State.AGREES
-        state = State.INHERITS if error.size > floor or behind else state
+        state = State.INHERITS if (error.size > floor or behind) and not check.is_fixed else state
         carried = max(error.size, sources, u) if error.is_bound else error.size
-        off = norm_error(event, error)
-        self.verdicts.add(Verdict(event, state, bounded(carried), u, limit, off, behind, sources=sources))
+        off, excess = norm_error(event, error), self.noise.excess(event, error)
+        verdict = Verdict(event, state, bounded(carried), u, check.limit, off, behind, "", sources, check, excess)
+        self.verdicts.add(verdict)
 
     def lowest_precision(self) -> float:
         """Return the largest roundoff of the forward pass."""

@@ -11,6 +11,7 @@ from probe.records import Phase, Role
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.verdicts import State
 from probe.verdict.noise.model import LOSS
+from probe.verdict.noise.rung import Check
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
@@ -20,14 +21,14 @@ _AGREES = 2e-6
 """relative error of losses in float32 up to which they show that a difference was taken back"""
 
 
-def loss_error(step: Step) -> tuple[float, float] | None:
-    """Return the largest relative error of the logged losses, and the size of that loss; None without."""
+def loss_error(step: Step) -> tuple[float, float, tuple[float, float]] | None:
+    """Return the largest relative error of the logged losses, the size of that loss, and both; None without."""
     found = []
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
             size = max(abs(a), abs(b), 1e-30)
-            found.append((abs(a - b) / size, size))
+            found.append((abs(a - b) / size, size, (a, b)))
     return max(found) if found else None
 
 
@@ -48,14 +49,17 @@ def judge_loss(judging: Judging) -> None:
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
     limit = _limit(judging, roots, found[1])
-    if found[0] <= limit:
+    check = judging.noise.loss(*found[2], Check(found[0], limit, found[0] > limit))
+    if check.code and found[0] > limit:
+        verdicts.notes.append("loss-not-judged")
+    if check.code or check.is_consequence or not check.is_wrong:
         return
     inputs = [event for node in step.nodes if node.parent is None for event in node.inputs if event.is_paired]
     waiting = [event for event in inputs if verdicts.state(event) is State.OPEN and step.error(event) is not None]
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
-        judging.finds(Phase.LOSS, ("",), None, limit, "loss")
+        judging.finds(Phase.LOSS, ("",), None, check.limit, "loss", check=check)
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:

@@ -11,6 +11,7 @@ from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, update_limit
+from probe.verdict.noise.rung import Check
 from probe.verdict.side import Place, Side
 from probe.verdict.steps.events import Event
 
@@ -38,6 +39,7 @@ class _Wrong:
     error: Error
     limit: float
     code: str
+    check: Check | None = None
 
 
 def judge_updates(judging: Judging, gradients: dict[Place, float], factor: float) -> None:
@@ -59,6 +61,8 @@ class _Updates:
         """errors of updates"""
         self.lengths: list[float] = []
         """log of the ratio of the norms of updates"""
+        self.unexplained = False
+        """there is an update that no measured noise or tolerance explains"""
 
     def judge(self) -> None:
         if self._is_scaled() or self._gradients_as_used():
@@ -104,11 +108,12 @@ class _Updates:
                 continue
             count += 1
             self.used[event.place] = error.size
-            limit = STATE.limit(max(self.lowest, event.u), raw)
-            is_wrong = raw < 0.3 and error.size > limit
-            self._add(event, error, limit, is_wrong)
-            if is_wrong:
-                wrong.append(_Wrong(error.size / limit, event, error, limit, "used-gradient"))
+            u = max(self.lowest, event.u)
+            limit = STATE.limit(u, raw)
+            is_larger = raw < 0.3 and error.size > limit
+            check = self.judging.check(event, error, limit, STATE, u, raw, is_wrong=is_larger)
+            if self._judged(event, error, check):
+                wrong.append(_Wrong(check.share, event, error, check.limit, "used-gradient", check))
         if wrong:
             self._find(wrong, count)
         return bool(wrong)
@@ -154,6 +159,10 @@ class _Updates:
             found = _Wrong(abs(ratio) / bound, event, error, bound, "length-of-update")
         elif event.a.size >= 16 and _along_weight(event, weight) > _PARALLEL and error.size > 4 * noise:
             found = _Wrong(error.size / noise / 4, event, error, 4 * noise, "along-weight")
+        if self.judging.noise.explains(event, error):
+            found = None
+        else:
+            self.unexplained = True
         self._add(event, error, limit, found is not None)
         return found
 
@@ -165,7 +174,7 @@ class _Updates:
 
     def _is_longer_together(self) -> bool:
         ordered = sorted(self.lengths)
-        if len(ordered) < 8:
+        if len(ordered) < 8 or not self.unexplained:
             return False
         longer = sum(ratio > 0 for ratio in ordered) / len(ordered)
         return abs(ordered[len(ordered) // 2]) > UPDATE_NORM and max(longer, 1 - longer) >= _TOGETHER
@@ -193,9 +202,10 @@ class _Updates:
                 STATE.limit(max(self.lowest, event.u), self.gradients[place]), 4 * self.sizes.get(place, 0.0), floor
             )
             is_small = error.apart < 4 * math.sqrt(event.a.size) * smallest_rounding(event.a.dtype)
-            self._add(event, error, limit, error.size > limit and not is_small)
-            if error.size > limit and not is_small:
-                wrong.append(_Wrong(error.size / limit, event, error, limit, "state"))
+            u, is_larger = max(self.lowest, event.u), error.size > limit and not is_small
+            check = self.judging.check(event, error, limit, STATE, u, self.gradients[place], is_wrong=is_larger)
+            if self._judged(event, error, check):
+                wrong.append(_Wrong(check.share, event, error, check.limit, "state", check))
         if wrong:
             self._find(wrong, count)
         return bool(wrong)
@@ -206,6 +216,15 @@ class _Updates:
         state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
         self.judging.verdicts.add(Verdict(event, state, bounded(error.size), event.u, limit))
 
+    def _judged(self, event: Event, error: Error, check: Check) -> bool:
+        """Give an event its verdict; return True if it is wrong by itself."""
+        is_wrong = check.is_wrong and not check.is_consequence
+        state = State.INTRODUCED if is_wrong else State.INHERITS if check.is_wrong else State.AGREES
+        state = State.OPEN if check.code else state if error.size else State.EQUAL
+        verdict = Verdict(event, state, bounded(error.size), event.u, check.limit, code=check.code, check=check)
+        self.judging.verdicts.add(verdict)
+        return is_wrong
+
     def _find(self, wrong: list[_Wrong], shown: int) -> None:
         """Name all, a group of the optimizer, or one parameter."""
         worst = max(wrong, key=lambda each: each.excess)
@@ -214,7 +233,8 @@ class _Updates:
         is_all = len(modules) > 1 and (len(wrong) >= MOST * max(shown, 1) or len(kinds) > 1)
         assert worst.event.place is not None
         path = "" if is_all else self.step.path(worst.event.place[0])
-        self.judging.finds(Phase.UPDATE, (path,), worst.event, worst.limit, worst.code, error=worst.error)
+        paths, check = (path,), worst.check
+        self.judging.finds(Phase.UPDATE, paths, worst.event, worst.limit, worst.code, error=worst.error, check=check)
 
     def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""

@@ -13,23 +13,26 @@ from probe.verdict.judge.loss import judge_loss
 from probe.verdict.judge.updates import judge_updates
 from probe.verdict.judge.verdicts import Verdicts
 from probe.verdict.judge.weights import judge_buffers, judge_weights
+from probe.verdict.noise.rung import StepNoise
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
 
-Weights = Sequence[tuple[Event, Error]]
-"""weights that a step left, with their errors"""
+Weights = Sequence[tuple[Event, Error, float | None]]
+"""weights that a step left, with their errors, and what measured noise does not explain of them"""
 
 
-def judge(step: Step, before: Weights | None) -> Verdicts:
+def judge(step: Step, before: Weights | None, noise: StepNoise) -> Verdicts:
     """Give every event of a step its verdict.
 
     Parameters
     ----------
     before
         the weights that the step before left; None in the first one
+    noise
+        the rung that judges
     """
-    judging = Judging(step, Graph(step), Verdicts(), before is None)
+    judging = Judging(step, Graph(step), Verdicts(), before is None, noise)
     judge_weights(judging, before or ())
     factor = 1.0
     if step.batches.are_same:

@@ -20,25 +20,31 @@ _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
 
-def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> None:
+def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error, float | None]]) -> None:
     """Judge the weights of the first step; take those that an earlier step left, ``before``, as sources."""
     step, verdicts = judging.step, judging.verdicts
-    for event, error in before or _known(judging, Role.PARAM):
+    for event, error, excess in before or [(*each, None) for each in _known(judging, Role.PARAM)]:
         assert event.place is not None and event.a is not None
         module = event.place[0]
         limit = 0.0 if event.a.kind == "integer" else WEIGHTS.limit(event.u, 0)
-        is_wrong = judging.is_first and error.size > limit
+        check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if judging.is_first else None
+        is_wrong = check is not None and check.is_wrong and not check.is_consequence
         if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
             verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
             continue
         state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
-        verdicts.add(Verdict(event, state, bounded(error.size), event.u, limit))
-        known, u = verdicts.weights.get(module, (0.0, 0.0))
-        verdicts.weights[module] = max(known, bounded(error.size)), max(u, event.u)
+        state = State.OPEN if check is not None and check.code else state
+        shown = check.limit if check is not None else limit
+        code = check.code if check is not None else ""
+        verdicts.add(Verdict(event, state, bounded(error.size), event.u, shown, code=code, check=check, excess=excess))
+        known, u, more = verdicts.weights.get(module, (0.0, 0.0, 0.0))
+        own = bounded(error.size)
+        verdicts.weights[module] = max(known, own), max(u, event.u), max(more, own if excess is None else excess)
         if is_wrong:
             line = mapping_line(judging, event, error)
             code, facts = ("mapping", (line,)) if line else ("weight", ())
-            judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
+            paths = (step.path(module),)
+            judging.finds(Phase.INIT, paths, event, shown, code, error=error, facts=facts, check=check)
     for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
@@ -48,23 +54,27 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
 def judge_buffers(judging: Judging) -> None:
     """Judge what the calls left in their buffers, such as running statistics."""
     step, verdicts = judging.step, judging.verdicts
-    given: dict[int, tuple[float, float, bool]] = defaultdict(lambda: (0.0, 0.0, False))
+    given: dict[int, tuple[float, float, float, bool]] = defaultdict(lambda: (0.0, 0.0, 0.0, False))
     for event, verdict in verdicts.by_event.items():
         if event.node is not None and event.role is Role.INPUT:
-            e, u, wrong = given[event.node.a.module]
+            e, u, excess, wrong = given[event.node.a.module]
             wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
-            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), wrong
+            excess = max(excess, verdict.beyond)
+            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), excess, wrong
     for event in step.parameters.events(Phase.UPDATE, Role.BUFFER):
         error, place = step.error(event), event.place
         assert place is not None
         if error is None or place[0] in verdicts.differing_buffers or place[0] not in given:
             continue
-        sources, u, is_behind = given[place[0]]
+        sources, u, excess, is_behind = given[place[0]]
         limit = GRADIENT.limit(max(u, event.u), sources)
-        is_wrong = error.size > limit and not step.is_across_frameworks and not is_behind
-        verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
+        check = judging.check(event, error, limit, GRADIENT, max(u, event.u), excess)
+        is_wrong = check.is_wrong and not (step.is_across_frameworks or is_behind or check.is_consequence)
+        state = State.INTRODUCED if is_wrong else State.OPEN if check.code else State.AGREES
+        verdicts.add(Verdict(event, state, bounded(error.size), u, check.limit, code=check.code, check=check))
         if is_wrong:
-            judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+            paths = (step.path(place[0]),)
+            judging.finds(Phase.UPDATE, paths, event, check.limit, "buffer", error=error, check=check)
 
 
 def mapping_line(judging: Judging, event: Event, error: Error) -> str:

@@ -70,10 +70,13 @@ class Step:
             return None
         key = event, factor
         if key not in self._errors:
-            is_given = event.node is not None and event.role is Role.INPUT and event.node.parent is None
-            may_permute = event.node is not None and not is_given and self.is_other_code(event.node.a.module)
-            self._errors[key] = measure(event.a, event.b, may_permute=may_permute, factor=factor)
+            self._errors[key] = measure(event.a, event.b, may_permute=self.may_permute(event), factor=factor)
         return self._errors[key]
+
+    def may_permute(self, event: Event) -> bool:
+        """Return True if axes of one size may stand in another order."""
+        is_given = event.node is not None and event.role is Role.INPUT and event.node.parent is None
+        return event.node is not None and not is_given and self.is_other_code(event.node.a.module)
 
     def is_equal(self, event: Event) -> bool:
         """Return True if both sides have the same values."""
