@@ -70,8 +70,16 @@ class _Backward:
             check = Check(math.inf, 0.0, True)
         else:
             limit = self._limit(event, error, u)
-            is_wrong = limit < JUDGES_NOTHING and (error.size > limit or self._is_multiple(event, error, u))
-            check = judging.check(event, error, limit, BACKWARD, u, self._excess(event), is_wrong=is_wrong)
+            check = judging.check(
+                event,
+                error,
+                limit,
+                BACKWARD,
+                u,
+                self._excess(event),
+                has_direction=self._is_multiple(event, error, u),
+                is_judged=limit < JUDGES_NOTHING,
+            )
         sources = self._sources(event)
         is_behind = any(each in self.is_wrong for each in (node, *node.callers(), None)) or self._is_forward_wrong(
             event

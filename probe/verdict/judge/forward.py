@@ -85,9 +85,9 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
             alike = _error_of_alike(judging, event)
             error, limit = (alike, limit) if alike is not None else (error, max(limit, routed))
     sources_off = sources.off if judging.is_first else None
-    is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
+    is_off = has_direction(event, error, sources.u, sources.error, sources_off)
     floor, own = FORWARD.floor(sources.u), bounded(error.size)
-    check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, is_wrong=is_wrong)
+    check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, has_direction=is_off)
 
     def add(state: State, carried: float | None, code: str = "") -> None:
         """Give a verdict that passes on an error, or None: those of its sources."""

@@ -82,8 +82,17 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
             limit = max(limit, _OTHER_SPLIT * math.sqrt(u) if u > SIXTEEN_BITS else _OTHER_SPLIT_32 * u)
         found[event.place] = error.size
         is_multiple = larger >= size / 2 and _is_multiple(event, error, u, scale.error)
-        is_wrong = (relative > limit or is_multiple) and limit < JUDGES_NOTHING
-        check = judging.check(event, error, limit, GRADIENT, u, scale.excess, is_wrong=is_wrong, relative=relative)
+        check = judging.check(
+            event,
+            error,
+            limit,
+            GRADIENT,
+            u,
+            scale.excess,
+            has_direction=is_multiple,
+            is_judged=limit < JUDGES_NOTHING,
+            relative=relative,
+        )
         is_behind = scale.is_wrong or any_finding or check.is_consequence
         is_small = (relative <= GRADIENT.floor(u) or check.is_fixed) and not check.is_wrong
         state = State.AGREES if is_small else State.INHERITS

@@ -10,7 +10,7 @@ from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
-from probe.verdict.noise.model import ALONG, FEW, NORMS, Row
+from probe.verdict.noise.model import ALONG, FEW, MANY, NORMS, Row
 from probe.verdict.noise.rung import Check, StepNoise
 from probe.verdict.noise.terms import peaks_of
 from probe.verdict.steps.events import Event
@@ -21,9 +21,6 @@ MOST = 0.6
 """share of the parameters from which on a finding is about all of them"""
 SEVERAL = 32
 """elements of a gradient from which on the direction of its error is no chance"""
-
-_MANY = 256
-"""elements from which on rounding leaves the mean as it is"""
 
 
 @dataclass(frozen=True)
@@ -51,22 +48,22 @@ class Judging:
         u: float,
         excess: float,
         *,
-        is_wrong: bool | None = None,
+        has_direction: bool = False,
+        is_judged: bool = True,
         relative: float | None = None,
     ) -> Check:
         """Return what is held against what, by the rung that judges.
 
         Parameters
         ----------
-        limit, is_wrong
-            what the built-in model says; by default what is larger is wrong
+        limit, has_direction, is_judged
+            what the built-in model says: what is larger or has a direction is wrong, if it can be judged
         relative
             the error on the scale of the limit, where that is not the one of the tensors
         """
         size = error.size if relative is None else relative
-        is_larger = size > limit
-        built_in = Check(size, limit, is_larger if is_wrong is None else is_wrong, bool(is_wrong and not is_larger))
-        return self.noise.check(event, error, built_in, row, u, excess)
+        is_wrong = is_judged and (size > limit or has_direction)
+        return self.noise.check(event, error, Check(size, limit, is_wrong, has_direction), row, u, excess)
 
     def finds(
         self,
@@ -143,7 +140,7 @@ def _mean_error(event: Event, error: Error) -> float:
     a, b = event.a, event.b
     assert a is not None and b is not None
     larger = max(error.norm_a, error.norm_b)
-    if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < _MANY:
+    if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < MANY:
         return 0.0
     shift = math.sqrt(a.size) * abs(a.mean - b.mean) / larger
     return shift if shift <= 2 * error.size else 0.0  # of masks, by other numbers

@@ -110,8 +110,7 @@ class _Updates:
             self.used[event.place] = error.size
             u = max(self.lowest, event.u)
             limit = STATE.limit(u, raw)
-            is_larger = raw < 0.3 and error.size > limit
-            check = self.judging.check(event, error, limit, STATE, u, raw, is_wrong=is_larger)
+            check = self.judging.check(event, error, limit, STATE, u, raw, is_judged=raw < 0.3)
             if self._judged(event, error, check):
                 wrong.append(_Wrong(check.share, event, error, check.limit, "used-gradient", check))
         if wrong:
@@ -202,8 +201,8 @@ class _Updates:
                 STATE.limit(max(self.lowest, event.u), self.gradients[place]), 4 * self.sizes.get(place, 0.0), floor
             )
             is_small = error.apart < 4 * math.sqrt(event.a.size) * smallest_rounding(event.a.dtype)
-            u, is_larger = max(self.lowest, event.u), error.size > limit and not is_small
-            check = self.judging.check(event, error, limit, STATE, u, self.gradients[place], is_wrong=is_larger)
+            u, raw = max(self.lowest, event.u), self.gradients[place]
+            check = self.judging.check(event, error, limit, STATE, u, raw, is_judged=not is_small)
             if self._judged(event, error, check):
                 wrong.append(_Wrong(check.share, event, error, check.limit, "state", check))
         if wrong:
