@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
+from probe.comparison.acceptance.deciding import decided
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.detection_limit import limit_of_detection
 from probe.comparison.coverage.left_out import LeftOut
@@ -18,6 +20,7 @@ from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.accepting import AcceptanceTally
 from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
@@ -113,6 +116,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         advice,
         error=check.error if check is not None else math.nan,
         measure=check.measure if check is not None else "",
+        event=cast("Any", event),
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
     )
 
@@ -127,6 +131,7 @@ def answer_of(
     steps: Sequence[tuple[int, int]],
     left_out: Iterable[LeftOut],
     noise: Noise,
+    table: AcceptanceTally | None = None,
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
@@ -153,6 +158,7 @@ def answer_of(
         steps=tuple(steps),
         pairs=module_pairs(matching, *trees),
         runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),
+        acceptance=decided(cast("Any", table), verdict, findings, reasons) if table is not None else None,
     )
 
 

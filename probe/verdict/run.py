@@ -12,6 +12,7 @@ from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import paired_modules
 from probe.comparison.coverage.guards import Guards
 from probe.comparison.fusion.one_to_many import completed
+from probe.comparison.noise.presets import preset_named
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Coverage, Divergence
 from probe.comparison.steps.common_steps import Shift
@@ -20,9 +21,10 @@ from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.enclosing import with_enclosing
 from probe.ranks.opening import open_reader
-from probe.records import DirectionName, MetricName, Phase, Role
+from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.accepting import AcceptanceTally
 from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
@@ -52,6 +54,7 @@ def compare(
     rtol: float | None = None,
     metric: MetricName | None = None,
     rules: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    preset: PresetName | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: object,
 ) -> Comparison:
@@ -76,9 +79,11 @@ def compare(
         second.require_steps()
         chosen = Direction(direction) if direction is not None else None
         matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
+        table = AcceptanceTally(preset_named(preset), first, second) if preset is not None else None
         told = NoiseOptions(noise, reference, atol, rtol, metric, rules)
         with ladder(first, second, told, parsed.judging) as rung:
-            return _compare(first, second, matching, shift, min_coverage, progress or (lambda done, total: None), rung)
+            shown = progress or (lambda done, total: None)
+            return _compare(first, second, matching, shift, min_coverage, shown, rung, table)
 
 
 def matching_of(
@@ -103,6 +108,7 @@ def _compare(
     min_coverage: float,
     progress: Callable[[int, int], None],
     rung: Noise,
+    table: AcceptanceTally | None,
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
@@ -118,6 +124,8 @@ def _compare(
         verdicts = judge(step, before, noise)
         done.append((number, there))
         tally.add(step, verdicts)
+        if table is not None:
+            table.add(step, verdicts)
         progress(len(done), len(steps))
         found += findings_in_order(step, _shown(verdicts, True))
         unshown += findings_in_order(step, _shown(verdicts, False))
@@ -129,8 +137,11 @@ def _compare(
         if _are_both_broken(step):
             break
         before = weights_after(step, noise)
+    for number in steps[len(done) :] if table is not None and found else ():
+        other = Side(b, number + shift.to_b, matching.views_b)
+        table.measure(Step(Side(a, number, matching.views_a), other, matching))
     left = left_out_of(tally.seen, (a, b), done, shift, tally.coverage(), tally.rows, min_coverage)
-    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left, rung)
+    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left, rung, table)
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
