@@ -25,6 +25,7 @@ from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.accepting import AcceptanceTally
+from probe.verdict.ahead import Ahead
 from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
@@ -55,8 +56,9 @@ def compare(
     metric: MetricName | None = None,
     rules: str | Path | Sequence[Mapping[str, Any]] | None = None,
     preset: PresetName | None = None,
+    scheduler: str | None = None,
+    resume: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-    **options: object,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge; see `probe.compare`.
 
@@ -67,23 +69,29 @@ def compare(
     MappingError
         the mapping cannot be used
     ConfigError
-        ``steps`` is not two numbers, the options for noise contradict each other or do not fit A, or an option of
-        `probe.compare` is given that this engine does not have yet
+        the direction is none, ``steps`` is not two numbers, the options for noise contradict each other or do not fit
+        A, the scheduler is not known, or ``resume`` is a file of another comparison
     """
-    unknown = [name for name, value in options.items() if value]
-    if unknown:
-        raise ConfigError(f"{', '.join(unknown)}: not in the new engine yet; unset PROBE_ENGINE")
     parsed, shift = load_mapping(mapping), Shift.of(steps)
     with open_reader(a, dict(parsed.dims)) as first, open_reader(b, dict(parsed.dims)) as second:
         first.require_steps()
         second.require_steps()
-        chosen = Direction(direction) if direction is not None else None
+        chosen = _direction(direction) if direction is not None else None
         matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
         table = AcceptanceTally(preset_named(preset), first, second) if preset is not None else None
         told = NoiseOptions(noise, reference, atol, rtol, metric, rules)
-        with ladder(first, second, told, parsed.judging) as rung:
+        early = Ahead(first, second, scheduler, resume)
+        with early, ladder(first, second, told, parsed.judging) as rung:
             shown = progress or (lambda done, total: None)
-            return _compare(first, second, matching, shift, min_coverage, shown, rung, table)
+            return _compare(first, second, matching, shift, min_coverage, shown, rung, table, early)
+
+
+def _direction(name: str) -> Direction:
+    try:
+        return Direction(name)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in Direction)
+        raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
 
 
 def matching_of(
@@ -109,6 +117,7 @@ def _compare(
     progress: Callable[[int, int], None],
     rung: Noise,
     table: AcceptanceTally | None,
+    ahead: Ahead,
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
@@ -120,6 +129,7 @@ def _compare(
     for number in steps:
         there = number + shift.to_b
         step = Step(Side(a, number, matching.views_a), Side(b, there, matching.views_b), matching)
+        ahead.measure(step)
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
         done.append((number, there))
