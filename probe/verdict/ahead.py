@@ -12,7 +12,6 @@ from typing import IO, Any, Self
 
 from probe._version import __version__
 from probe.errors import ConfigError
-from probe.matching import Matching
 from probe.ranks.elsewhere import Seen, paths_of, seen_of, spread_over
 from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
@@ -137,7 +136,7 @@ def _jobs(step: Step, events: Sequence[Event], numbers: Sequence[int], workers: 
     """Yield jobs of about equal sizes, some for each worker, so that none is left with much while others are done."""
     a, b = step.a.reader, step.b.reader
     seen: tuple[Seen, Seen] = seen_of(paths_of(a)), seen_of(paths_of(b))
-    source = pickle.dumps(((str(a.path), str(b.path)), seen, _plain(step.matching), (step.a.step, step.b.step)))
+    source = pickle.dumps(((str(a.path), str(b.path)), seen, step.matching, (step.a.step, step.b.step)))
     sizes = [8 * each.size if (each := events[number].a) is not None else 0 for number in numbers]
     most, chunk, total = max(sum(sizes) // (8 * workers), LEAST), list[int](), 0
     for number, size in zip(numbers, sizes, strict=True):
@@ -148,21 +147,6 @@ def _jobs(step: Step, events: Sequence[Event], numbers: Sequence[int], workers: 
         total += size
     if chunk:
         yield _Job(source, tuple(chunk))
-
-
-def _plain(matching: Matching) -> Matching:
-    """Return what another process needs to pair the same step."""
-    return Matching(
-        matching.pairs,
-        matching.only_a,
-        matching.only_b,
-        matching.direction,
-        bundles=matching.bundles,
-        weight_bundles=matching.weight_bundles,
-        views_a=dict(matching.views_a),
-        views_b=dict(matching.views_b),
-        dims=matching.dims,
-    )
 
 
 class _Kept:

@@ -103,7 +103,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
     elif not check.is_wrong and (check.is_fixed or not _shows_buffer(judging, event, error)):
         judging.explained(event, error, floor, sources.u, check, sources.error, sources.is_wrong)
-    elif _is_representation(judging, event, sources, limit):
+    elif _is_representation(judging, event, error, sources, limit):
         add(State.HEALED, None, "moved-border")
     elif _waits_for_loss(judging, event):
         add(State.OPEN, None, "label-inputs")
@@ -124,13 +124,13 @@ def _find(judging: Judging, event: Event, error: Error, check: Check) -> None:
         judging.finds(Phase.FORWARD, paths, event, check.limit, code, error=error, check=check)
 
 
-def _is_representation(judging: Judging, event: Event, sources: Sources, limit: float) -> bool:
+def _is_representation(judging: Judging, event: Event, error: Error, sources: Sources, limit: float) -> bool:
     """Return True if a tensor differs in how it is written, or in rows that the loss does not see."""
     step = judging.step
     assert event.a is not None and event.b is not None
     gradients = step.gradients_of(event)
     seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
-    if seen is not None and seen.size <= limit:
+    if seen is not None and seen.size <= limit < error.size:
         return True
     if not may_be_written_otherwise(step, event):
         return False

@@ -56,11 +56,9 @@ class _Norms:
     """What the norms of outputs and inputs in 16 bits may be off by."""
 
     times: float = 5.0
-    """times what the further runs are off by"""
-    unseen: float = 12.0
-    """times that share of an error which no further run shows"""
+    """times what the further runs are off by, or chance leaves of errors up and down"""
     least: float = 1 / 3
-    """share of such an error that is noise in any case"""
+    """share of an error that no further run shows, which may be one of the norm"""
     rounding: float = 1 / 16
     """roundoffs that rounding in one direction may make"""
     other_code: float = 0.22
@@ -188,13 +186,6 @@ class _MeasuredStep(StepNoise):
         self._room = 0.0 if _runs_same_code(step) else _NORMS.other_code
         self._is_one_sided = False
         """B's code was seen to round to one side: what is behind it is off in its norm, too"""
-        self._shares: dict[tuple[object, ...], list[float]] = defaultdict(list)
-        """what share of an error is common to all elements, in units of what chance gives, by kind of tensor"""
-        for event, floor in self.floors():
-            assert event.a is not None
-            if floor.error and event.a.size >= MANY:
-                for kind in self._kinds(event):
-                    insort(self._shares[kind], floor.scale / floor.error * math.sqrt(event.a.size))
 
     def floors(self) -> Iterable[tuple[Event, Floor]]:
         """Yield what calls were given and returned, with their floors."""
@@ -304,13 +295,11 @@ class _MeasuredStep(StepNoise):
         a = event.a
         if a is None or event.phase is not Phase.FORWARD or u <= SIXTEEN_BITS or a.size < MANY or peaks_of(a) < FEW:
             return None
-        known = [each for kind in self._kinds(event) if (each := _quantile(self._shares[kind], 0.0))]
-        is_given = event.role is Role.INPUT  # made by others: it has the largest share of its siblings in any sense
-        share = (max(known) if is_given else known[0]) / math.sqrt(a.size) if known else math.inf
+        chance = max(seen.error, floor.error) / math.sqrt(peaks_of(a))
         if seen.error <= self._factor(event, error) * floor.error:
-            limit = _NORMS.times * self._louder(event.phase) * max(share * max(seen.error, floor.error), floor.scale)
+            limit = _NORMS.times * self._louder(event.phase) * max(chance, floor.scale)
         else:
-            limit = max(_NORMS.unseen * share, _NORMS.least) * seen.error
+            limit = _NORMS.least * seen.error
         later = _NORMS.least * seen.error if self.account.steps > 1 else 0.0  # updates have a direction
         return max(limit, _NORMS.rounding * u, later)
 
@@ -340,11 +329,6 @@ class _MeasuredStep(StepNoise):
         if self.rung.measure:
             return (note("as-far-from-reference", b=seen.error, a=floor.error),)
         return (note("further-runs-differ", runs=len(self.runs), error=floor.error),)
-
-    def _kinds(self, event: Event) -> list[tuple[object, ...]]:
-        """Return what a tensor's siblings have in common: role and class, only the role."""
-        assert event.node is not None
-        return [(event.role, event.node.a.class_name), (event.role,)]
 
 
 _JOINED: tuple[Callable[[Sequence[float]], float], ...] = (robust_floor, max, max)
