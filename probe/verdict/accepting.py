@@ -166,8 +166,8 @@ class AcceptanceTally:
     def _logits(self, events: Sequence[Event], losses: Collection[Event]) -> list[Event]:
         """Return the events that are logits.
 
-        By their name; else what the model returns over its vocabulary; else the last output over the vocabulary, of each
-        micro-batch; of models without one all that they return.
+        By their name; else what the model returns over its vocabulary; else the last output over the vocabulary, of
+        each micro-batch; of models without one all that they return.
         """
         outputs = [event for event in events if event.role is Role.OUTPUT and event.phase is Phase.FORWARD]
         top = [event for event in outputs if _is_top(event) and event not in losses]

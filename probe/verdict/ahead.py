@@ -22,8 +22,6 @@ from probe.verdict.side import PARAMETER_ROLES, Side
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
-LEAST = 8 << 20
-"""bytes of the values of one job at least"""
 _STEP = OneKept()
 """the step that a worker has paired, for all of its jobs"""
 
@@ -47,6 +45,9 @@ class Ahead:
     resume
         the file in which what was found is kept
     """
+
+    least = 8 << 20
+    """bytes of the values of one job at least"""
 
     def __init__(self, a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None) -> None:
         self._scheduler: Scheduler | None = None
@@ -138,7 +139,7 @@ def _jobs(step: Step, events: Sequence[Event], numbers: Sequence[int], workers: 
     seen: tuple[Seen, Seen] = seen_of(paths_of(a)), seen_of(paths_of(b))
     source = pickle.dumps(((str(a.path), str(b.path)), seen, step.matching, (step.a.step, step.b.step)))
     sizes = [8 * each.size if (each := events[number].a) is not None else 0 for number in numbers]
-    most, chunk, total = max(sum(sizes) // (8 * workers), LEAST), list[int](), 0
+    most, chunk, total = max(sum(sizes) // (8 * workers), Ahead.least), list[int](), 0
     for number, size in zip(numbers, sizes, strict=True):
         if chunk and total + size > most:
             yield _Job(source, tuple(chunk))

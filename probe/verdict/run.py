@@ -30,7 +30,7 @@ from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.judge.walk import Weights, judge
-from probe.verdict.noise.ladder import NoiseOptions, ladder
+from probe.verdict.noise.ladder import ladder
 from probe.verdict.noise.rung import Noise, StepNoise
 from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
@@ -79,9 +79,8 @@ def compare(
         chosen = _direction(direction) if direction is not None else None
         matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
         table = AcceptanceTally(preset_named(preset), first, second) if preset is not None else None
-        told = NoiseOptions(noise, reference, atol, rtol, metric, rules)
         early = Ahead(first, second, scheduler, resume)
-        with early, ladder(first, second, told, parsed.judging) as rung:
+        with early, ladder(first, second, parsed.judging, noise, reference, rules, (atol, rtol, metric)) as rung:
             shown = progress or (lambda done, total: None)
             return _compare(first, second, matching, shift, min_coverage, shown, rung, table, early)
 
@@ -147,9 +146,10 @@ def _compare(
         if _are_both_broken(step):
             break
         before = weights_after(step, noise)
-    for number in steps[len(done) :] if table is not None and found else ():
-        other = Side(b, number + shift.to_b, matching.views_b)
-        table.measure(Step(Side(a, number, matching.views_a), other, matching))
+    if table is not None and found:
+        for number in steps[len(done) :]:
+            other = Side(b, number + shift.to_b, matching.views_b)
+            table.measure(Step(Side(a, number, matching.views_a), other, matching))
     left = left_out_of(tally.seen, (a, b), done, shift, tally.coverage(), tally.rows, min_coverage)
     return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left, rung, table)
 

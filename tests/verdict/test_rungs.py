@@ -181,7 +181,7 @@ def test_other_processes_give_the_same_answer(recorded):
 def test_an_interrupted_comparison_goes_on(recorded, tmp_path, monkeypatch):
     a, b, kept = recorded(plain, "a"), recorded(eps), tmp_path / "kept.jsonl"
     whole, original, read = told(compare(a, b)), measure.from_values, []
-    monkeypatch.setattr(ahead, "LEAST", 1)  # what is read is kept tensor by tensor
+    monkeypatch.setattr(ahead.Ahead, "least", 1)  # what is read is kept tensor by tensor
 
     def interrupted(*args):
         read.append(args)

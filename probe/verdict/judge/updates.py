@@ -61,8 +61,8 @@ class _Updates:
         """errors of updates"""
         self.lengths: list[float] = []
         """log of the ratio of the norms of updates"""
-        self.unexplained = False
-        """there is an update that no measured noise or tolerance explains"""
+        self.seen: list[tuple[Event, Error]] = []
+        """updates of which the length was compared"""
 
     def judge(self) -> None:
         if self._is_scaled() or self._gradients_as_used():
@@ -149,6 +149,7 @@ class _Updates:
             return _Wrong(math.inf, event, error, 0.0, "no-update")
         ratio = math.log(event.b.norm / event.a.norm)
         self.lengths.append(ratio)
+        self.seen.append((event, error))
         self.sizes[place] = error.size
         bound = max(UPDATE_NORM, 4 * noise * (1 / math.sqrt(event.a.size) + 0.2), noise**2)
         found = None
@@ -158,10 +159,8 @@ class _Updates:
             found = _Wrong(abs(ratio) / bound, event, error, bound, "length-of-update")
         elif event.a.size >= 16 and _along_weight(event, weight) > _PARALLEL and error.size > 4 * noise:
             found = _Wrong(error.size / noise / 4, event, error, 4 * noise, "along-weight")
-        if self.judging.noise.explains(event, error):
+        if found is not None and self.judging.noise.explains(event, error):
             found = None
-        else:
-            self.unexplained = True
         self._add(event, error, limit, found is not None)
         return found
 
@@ -173,10 +172,11 @@ class _Updates:
 
     def _is_longer_together(self) -> bool:
         ordered = sorted(self.lengths)
-        if len(ordered) < 8 or not self.unexplained:
+        if len(ordered) < 8:
             return False
         longer = sum(ratio > 0 for ratio in ordered) / len(ordered)
-        return abs(ordered[len(ordered) // 2]) > UPDATE_NORM and max(longer, 1 - longer) >= _TOGETHER
+        is_longer = abs(ordered[len(ordered) // 2]) > UPDATE_NORM and max(longer, 1 - longer) >= _TOGETHER
+        return is_longer and not all(self.judging.noise.explains(*each) for each in self.seen)
 
     # State
 

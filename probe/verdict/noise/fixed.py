@@ -1,7 +1,7 @@
 """The rung that people fix: tolerances for all tensors, or for those of some modules, and tensors that are not judged.
 
-A fixed tolerance overrides what is measured or modelled. What is so wide that zeros would pass as well says nothing, and
-does not end as aligned.
+A fixed tolerance overrides what is measured or modelled. What is so wide that zeros would pass as well says nothing,
+and does not end as aligned.
 """
 
 from __future__ import annotations

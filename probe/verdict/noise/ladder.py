@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,24 @@ from probe.store.reading.reader import Reader
 from probe.verdict.noise.rung import Noise
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseOptions:
-    """What `probe.compare` was told about noise; see there."""
-
-    noise: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
-    reference: str | os.PathLike[str] | None = None
-    atol: float | None = None
-    rtol: float | None = None
-    metric: str | None = None
-    rules: str | Path | Sequence[Mapping[str, Any]] | None = None
-
-
 @contextmanager
-def ladder(a: Reader, b: Reader, options: NoiseOptions, of_mapping: Sequence[JudgingRule]) -> Iterator[Noise]:
-    """Open what the rung needs; ``of_mapping`` are the rules in the layer mapping.
+def ladder(
+    a: Reader,
+    b: Reader,
+    of_mapping: Sequence[JudgingRule],
+    noise: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    reference: str | os.PathLike[str] | None,
+    rules: str | Path | Sequence[Mapping[str, Any]] | None,
+    fixed: tuple[float | None, float | None, str | None],
+) -> Iterator[Noise]:
+    """Open what the rung needs, by the options of `probe.compare`.
+
+    Parameters
+    ----------
+    of_mapping
+        the rules in the layer mapping
+    fixed
+        atol, rtol and metric for all tensors
 
     Raises
     ------
@@ -38,13 +40,16 @@ def ladder(a: Reader, b: Reader, options: NoiseOptions, of_mapping: Sequence[Jud
     StoreError, FormatError
         a recording cannot be read
     """
-    noise, reference = options.noise, options.reference
+    chosen = _chosen(*fixed)
     paths = [noise] if isinstance(noise, str | os.PathLike) or not isinstance(noise, Iterable) else list(noise)
     if paths and reference is not None:
         raise ConfigError("noise= and reference= judge in two ways: expected one of them, compare twice to see both")
     given = [*((path, "noise") for path in paths), *([] if reference is None else [(reference, "reference")])]
     with ExitStack() as opened:
-        yield _fixed(options, of_mapping, _measured(given, a, b, opened) if given else Noise())
+        if chosen is not None and given:
+            told = "noise= and reference= would have nothing to judge"
+            raise ConfigError(f"atol, rtol and metric judge every tensor: {told}")
+        yield _fixed(chosen, rules, of_mapping, _measured(given, a, b, opened) if given else Noise())
 
 
 def _measured(given: Sequence[tuple[str | os.PathLike[str], str]], a: Reader, b: Reader, opened: ExitStack) -> Noise:
@@ -61,32 +66,31 @@ def _measured(given: Sequence[tuple[str | os.PathLike[str], str]], a: Reader, b:
     return Measured(runs)
 
 
-def _fixed(options: NoiseOptions, of_mapping: Sequence[JudgingRule], below: Noise) -> Noise:
+def _fixed(
+    chosen: Tolerance | None,
+    rules: str | Path | Sequence[Mapping[str, Any]] | None,
+    of_mapping: Sequence[JudgingRule],
+    below: Noise,
+) -> Noise:
     """Put fixed tolerances above a rung: single modules' first, then those for all."""
-    rules = list(of_mapping)
-    if options.rules is not None:
+    found = list(of_mapping)
+    if rules is not None:
         from probe.mapping.judging_files import load_rules
 
-        rules = [*load_rules(options.rules), *rules]
-    chosen = _chosen(options)
-    if chosen is None and not rules:
+        found = [*load_rules(rules), *found]
+    if chosen is None and not found:
         return below
     from probe.verdict.noise.fixed import Fixed, title_of
 
-    title = title_of(rules, chosen)
-    if chosen is not None:
-        rules.append(JudgingRule(chosen, name="for all tensors"))
-    return Fixed(rules, below, title)
+    title = title_of(found, chosen)
+    return Fixed([*found, *([JudgingRule(chosen, name="for all tensors")] if chosen is not None else [])], below, title)
 
 
-def _chosen(options: NoiseOptions) -> Tolerance | None:
+def _chosen(atol: float | None, rtol: float | None, metric: str | None) -> Tolerance | None:
     """Return the tolerance for all tensors."""
-    if (options.atol, options.rtol, options.metric) == (None, None, None):
+    if (atol, rtol, metric) == (None, None, None):
         return None
     try:
-        chosen = tolerance(options.atol, options.rtol, options.metric)
+        return tolerance(atol, rtol, metric)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if options.noise or options.reference is not None:
-        raise ConfigError("atol, rtol and metric judge every tensor: noise= and reference= would have nothing to judge")
-    return chosen

@@ -1,11 +1,11 @@
 """Rungs that are measured: from further runs of A (``noise=``), and from a run in higher precision (``reference=``).
 
-Both give every tensor a *floor*, an error that is no fault: how far a further run of A is from A; or how far A is from the
-reference, against which B's own distance from it is judged. What is beyond a few times the floor is a finding, unless what
-it was made of is beyond its own floor: then it may be so much larger as the built-in model allows.
+Both give every tensor a *floor*, an error that is no fault: how far a further run of A is from A; or how far A is from
+the reference, against which B's own distance from it is judged. What is beyond a few times the floor is a finding,
+unless what it was made of is beyond its own floor: then it may be so much larger as the built-in model allows.
 
-In 16 bits a wrong scale drowns in rounding, element by element, and shows in the norm: rounding has no common direction.
-So outputs and inputs are held against a second floor, of the norm.
+In 16 bits a wrong scale drowns in rounding, element by element, and shows in the norm: rounding has no direction. So
+outputs and inputs are held against a second floor, of the norm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from probe.comparison.notes import Note, note
@@ -82,9 +82,9 @@ class Floor:
 def spread_factor(size: int, runs: int, z: float = 4.75) -> float:
     """Return how many times the floor another run's error may be by chance; inf if that cannot be told.
 
-    The ratio of two mean squares has the F distribution, with as many degrees of freedom as elements, times the runs: by
-    Paulson's approximation, at ``z`` standard deviations, one false alarm in a million tensors. Elements of larger tensors
-    do not round independently.
+    The ratio of two mean squares has the F distribution, with as many degrees of freedom as elements, times the runs:
+    by Paulson's approximation, at ``z`` standard deviations, one false alarm in a million tensors. Elements of larger
+    tensors do not round independently.
     """
     d = min(size, MANY)
     if d < FEW:
@@ -196,20 +196,14 @@ class _MeasuredStep(StepNoise):
 
     def floor(self, event: Event) -> Floor | None:
         """Return what is no fault at an event; None if nothing was measured."""
-        if event not in self._floors:
-            assert event.a is not None
-            here, mine = [], event.a
-            for run in self.runs:
-                there = run.tensor(event)
-                if there is not None and mine.kind == "float" and mine.size == there.size:
-                    here.append(_floor(error_of(mine, there), mine, there))
-            known = [each for each in here if each is not None]
-            self.account.differs |= any(each.error > 0 for each in known)
-            self._floors[event] = (
-                Floor(*(function([*each]) for function, each in zip(_JOINED, _columns(known), strict=True)))
-                if known
-                else None
-            )
+        mine = event.a
+        if event not in self._floors and mine is not None:
+            there = [tensor for run in self.runs if (tensor := run.tensor(event)) is not None]
+            there = [tensor for tensor in there if mine.kind == "float" and mine.size == tensor.size]
+            known = [each for tensor in there if (each := _floor(error_of(mine, tensor), mine, tensor)) is not None]
+            errors, scales, shifts = ([getattr(each, name) for each in known] for name in ("error", "scale", "shift"))
+            self._floors[event] = Floor(robust_floor(errors), max(scales), max(shifts)) if known else None
+            self.account.differs |= any(errors)
         return self._floors[event]
 
     def seen(self, event: Event, error: Error) -> Floor | None:
@@ -295,7 +289,7 @@ class _MeasuredStep(StepNoise):
         a = event.a
         if a is None or event.phase is not Phase.FORWARD or u <= SIXTEEN_BITS or a.size < MANY or peaks_of(a) < FEW:
             return None
-        chance = max(seen.error, floor.error) / math.sqrt(peaks_of(a))
+        chance = max(seen.error, floor.error) * math.sqrt(3 / a.size)  # 3: the kurtosis of normally distributed values
         if seen.error <= self._factor(event, error) * floor.error:
             limit = _NORMS.times * self._louder(event.phase) * max(chance, floor.scale)
         else:
@@ -329,13 +323,6 @@ class _MeasuredStep(StepNoise):
         if self.rung.measure:
             return (note("as-far-from-reference", b=seen.error, a=floor.error),)
         return (note("further-runs-differ", runs=len(self.runs), error=floor.error),)
-
-
-_JOINED: tuple[Callable[[Sequence[float]], float], ...] = (robust_floor, max, max)
-
-
-def _columns(floors: Sequence[Floor]) -> Iterable[tuple[float, ...]]:
-    return zip(*((each.error, each.scale, each.shift) for each in floors), strict=True)
 
 
 def _floor(error: Error | None, a: Tensor, b: Tensor) -> Floor | None:

@@ -1,4 +1,4 @@
-"""Further recordings of A's model: legitimate runs, or one in higher precision. They are paired with B in the place of A."""
+"""Further recordings of A's model: legitimate runs, or one in higher precision, paired with B in the place of A."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Tensor
 
 REFERENCE = "reference"
-_SAME_START = 64
-"""unit roundoffs by which the weights and inputs that runs begin with may differ: `probe.noise_run` moves them by one"""
 
 
 class OtherRun:
@@ -119,11 +117,11 @@ class OtherRun:
         )
 
     def _check_start(self, step: Step, run: RunStep) -> None:
-        """Refuse a run that began with other weights or was given other inputs."""
+        """Refuse a run that began with other weights or was given other inputs; `probe.noise_run` moves by a unit."""
         cast = max((unit_roundoff(call.autocast) for call in step.a.calls if call.autocast), default=0.0)
         for path, slot, is_weight, mine, there in _given(step, run):
             found = measure(mine, there)
-            limit = max(_SAME_START * max(mine.u, there.u), cast)
+            limit = max(64 * max(mine.u, there.u), cast)
             if found is not None and limit < found.size < math.inf:
                 kind = "begins with another" if is_weight else "is given another"
                 raise ConfigError(

@@ -1,6 +1,7 @@
 """Who decides how much of an error is noise: the built-in model, and the rungs above it, behind one interface.
 
-`probe.verdict.judge` asks the built-in model first, for it knows the event's sources; a rung takes or changes its answer.
+`probe.verdict.judge` asks the built-in model first, which knows the sources of an event; a rung takes its answer or
+gives another.
 """
 
 from __future__ import annotations
