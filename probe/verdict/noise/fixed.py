@@ -112,6 +112,11 @@ class _FixedStep(StepNoise):
             rate = group.hyper.get("lr")
             if isinstance(rate, float) and rate and 100 * min(absolute) > abs(rate):
                 self.seen.rates[rate] = min(absolute) / abs(rate)
+        for role in (Role.DELTA, Role.STATE) if absolute else ():  # which are not judged behind a finding
+            for event in step.parameters.events(Phase.UPDATE, role):
+                rule = self._rule(event)
+                if rule is not None and rule.tolerance is not None:
+                    self._note_hidden(event, rule.tolerance)
 
     def check(self, event: Event, error: Error, built_in: Check, row: Row, u: float, excess: float) -> Check:
         """Return what is held against what."""
@@ -201,8 +206,13 @@ class _FixedStep(StepNoise):
         seen.judged += 1
         if lets_zeros_pass(wanted, a.largest, a.rms):
             seen.wide.append(self._name(event))
-        elif 100 * wanted.atol > a.rms and wanted.metric not in ("rel_l2", "max_rel", "cosine"):
-            seen.hidden[self._name(event)] = wanted.atol / a.rms
+        else:
+            self._note_hidden(event, wanted)
+
+    def _note_hidden(self, event: Event, wanted: Tolerance) -> None:
+        is_absolute = wanted.metric not in ("rel_l2", "max_rel", "cosine")
+        if is_absolute and event.a is not None and 100 * wanted.atol > event.a.rms > 0:
+            self.seen.hidden[self._name(event)] = wanted.atol / event.a.rms
 
     def _name(self, event: Event) -> str:
         module = event.node.a.module if event.node is not None else event.place[0] if event.place is not None else 0
