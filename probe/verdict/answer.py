@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from probe.comparison.acceptance.deciding import decided
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.detection_limit import limit_of_detection
 from probe.comparison.coverage.left_out import LeftOut
@@ -20,7 +19,6 @@ from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.verdict.accepting import AcceptanceTally
 from probe.verdict.coverage import Seen
 from probe.verdict.distance.error import View
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
@@ -28,6 +26,10 @@ from probe.verdict.noise.rung import Noise
 from probe.verdict.rows import metrics_of, micro_of, rows_of
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
+
+if TYPE_CHECKING:
+    from probe.comparison.acceptance.result import Acceptance
+    from probe.verdict.accepting import AcceptanceTally
 
 _CONFIDENCE = 0.9
 _UNSHOWN = 0.6
@@ -158,8 +160,16 @@ def answer_of(
         steps=tuple(steps),
         pairs=module_pairs(matching, *trees),
         runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),
-        acceptance=decided(cast("Any", table), verdict, findings, reasons) if table is not None else None,
+        acceptance=_accepted(table, verdict, findings, reasons) if table is not None else None,
     )
+
+
+def _accepted(
+    table: AcceptanceTally, verdict: Verdict, findings: Sequence[Divergence], reasons: Sequence[Note]
+) -> Acceptance:
+    from probe.comparison.acceptance.deciding import decided  # which few comparisons ask for
+
+    return decided(cast("Any", table), verdict, findings, reasons)
 
 
 def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import paired_modules
 from probe.comparison.coverage.guards import Guards
 from probe.comparison.fusion.one_to_many import completed
-from probe.comparison.noise.presets import preset_named
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Coverage, Divergence
 from probe.comparison.steps.common_steps import Shift
@@ -24,8 +24,6 @@ from probe.ranks.opening import open_reader
 from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.verdict.accepting import AcceptanceTally
-from probe.verdict.ahead import Ahead
 from probe.verdict.answer import Tally, answer_of, findings_in_order
 from probe.verdict.coverage import left_out_of
 from probe.verdict.judge.verdicts import Finding, State, Verdicts
@@ -34,6 +32,10 @@ from probe.verdict.noise.ladder import ladder
 from probe.verdict.noise.rung import Noise, StepNoise
 from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
+
+if TYPE_CHECKING:
+    from probe.verdict.accepting import AcceptanceTally
+    from probe.verdict.ahead import Ahead
 
 _MOST_OPEN = 0.03
 """share of the tensors behind another routing from which on nothing is decided"""
@@ -78,11 +80,30 @@ def compare(
         second.require_steps()
         chosen = _direction(direction) if direction is not None else None
         matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
-        table = AcceptanceTally(preset_named(preset), first, second) if preset is not None else None
-        early = Ahead(first, second, scheduler, resume)
-        with early, ladder(first, second, parsed.judging, noise, reference, rules, (atol, rtol, metric)) as rung:
+        table = _acceptance_table(preset, first, second) if preset is not None else None
+        with (
+            _ahead(first, second, scheduler, resume) as early,
+            ladder(first, second, parsed.judging, noise, reference, rules, (atol, rtol, metric)) as rung,
+        ):
             shown = progress or (lambda done, total: None)
             return _compare(first, second, matching, shift, min_coverage, shown, rung, table, early)
+
+
+def _acceptance_table(preset: str, a: Reader, b: Reader) -> AcceptanceTally:
+    from probe.comparison.noise.presets import preset_named  # which few comparisons ask for
+    from probe.verdict.accepting import AcceptanceTally
+
+    return AcceptanceTally(preset_named(preset), a, b)
+
+
+def _ahead(
+    a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None
+) -> contextlib.AbstractContextManager[Ahead | None]:
+    if scheduler is None and resume is None:
+        return contextlib.nullcontext()
+    from probe.verdict.ahead import Ahead  # which few comparisons ask for
+
+    return Ahead(a, b, scheduler, resume)
 
 
 def _direction(name: str) -> Direction:
@@ -116,7 +137,7 @@ def _compare(
     progress: Callable[[int, int], None],
     rung: Noise,
     table: AcceptanceTally | None,
-    ahead: Ahead,
+    ahead: Ahead | None,
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
@@ -128,7 +149,8 @@ def _compare(
     for number in steps:
         there = number + shift.to_b
         step = Step(Side(a, number, matching.views_a), Side(b, there, matching.views_b), matching)
-        ahead.measure(step)
+        if ahead is not None:
+            ahead.measure(step)
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
         done.append((number, there))
