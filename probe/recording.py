@@ -17,6 +17,7 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 
 from probe.errors import NotRecordedError
+from probe.mapping.nearest import did_you_mean
 from probe.numbers.boxes import box_of
 from probe.ranks.opening import open_reader
 from probe.records import (
@@ -440,7 +441,8 @@ class Recording(_Run, ByPath[ModuleRecords]):
             raise self._not_a_path(path)
         chosen = self._found(path)
         if not chosen:
-            raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}; see .modules")
+            near = did_you_mean(path, (module.path for module in self.modules)) or "; see .modules"
+            raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}{near}")
         return chosen
 
     def _found(self, path: str) -> list[int]:

@@ -69,9 +69,10 @@ def start(
     model
         a module, or a list of modules (pipeline chunks), which get the prefixes ``0.``, ``1.`` …
     path
-        the HDF5 file to create; under several ranks ``a.h5`` becomes ``a.rank00003.h5``. Without it the name
+        the HDF5 file to create; under several ranks ``a.h5`` becomes ``a.rank00003.h5``. Without it, the name
         is ``$PROBE_DUMP`` or ``probe-<date>-<time>.h5`` (``probe-<job>.rank00003.h5`` under several ranks, which
-        must agree on it), and said once on stderr. A name made of the time gets a number if another run has it.
+        must agree on it), and said once on stderr. A folder, made if it ends in ``/``, gets a file of such a name.
+        A name made of the time gets a number if another run has it.
     level
         what is observed: ``"module"``
     task

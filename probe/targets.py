@@ -37,7 +37,7 @@ def target_of(
     Parameters
     ----------
     path
-        a file, a folder, or None for ``$PROBE_DUMP`` or a name that is made
+        a file, a folder (made if it ends in ``/``), or None for ``$PROBE_DUMP`` or a name that is made
     rank, world_size
         under several ranks ``a.h5`` becomes ``a.rank00003.h5``
     number
@@ -54,7 +54,7 @@ def target_of(
     given = os.environ.get("PROBE_DUMP") if path is None and not folder else path
     target = Path(given or folder or default)
     try:
-        if folder and not given:
+        if (folder and not given) or os.fspath(given or "").endswith(os.sep):
             target.mkdir(parents=True, exist_ok=True)
         is_folder = target.is_dir()
     except OSError as error:

@@ -21,10 +21,25 @@ settings.register_profile(
 settings.load_profile("anywhere")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `scripts/test --quick` asks for."""
+    parser.addoption("--one-of-each", action="store_true", help="of each test, run one case only: the first")
+
+
+@pytest.hookimpl(trylast=True)  # of those that -m and -k leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the first case of each test, if asked to."""
+    if config.getoption("--one-of-each"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
+        items[:] = reversed(first.values())
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Say what marks mean."""
     config.addinivalue_line(
-        "markers", "thorough: shows at length what other tests show too; `scripts/test --quick` leaves it out"
+        "markers",
+        "thorough: takes seconds, or shows at length what other tests show; `scripts/test --quick` leaves it out",
     )
 
 

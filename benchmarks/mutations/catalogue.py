@@ -245,7 +245,7 @@ MUTATIONS = (
     Mutation('each tensor without a slot is said', SAID, MEASURING,
              '            self._note_first(str(error), role, slot, module)\n',
              '            run.note(f"{slot}: {error}", module)\n',
-             NAMES + "test_a_million_slots[dict-200000-50]"),
+             NAMES + "test_more_slots_than_there_is_room_for[dict-200000-50]"),
     Mutation('updates of parameters without memory are tried', SAID, UPDATES,
              ' or not run.adapter.is_tensor(trained.tensor):',
              ':',

@@ -210,6 +210,7 @@ def _lines(
     yield f"A: {files[0]}"
     yield f"B: {files[1]}"
     yield f"The mapping is read as written from {source}."
+    yield from _titled("Warnings", found.warnings)
     yield ""
     left_a, left_b = (sum(left.count for left in side) for side in (covered.only_a, covered.only_b))
     rows = [
@@ -252,7 +253,6 @@ def _lines(
         yield from _titled(
             f"In {name}, weights without a partner, of modules that are not left", numbered(names)[:KINDS]
         )
-    yield from _titled("Warnings", found.warnings)
 
 
 def _of_shapes(odd: Sequence[str], turned: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import MappingError
+from probe.mapping.nearest import did_you_mean
 from probe.mapping.rules import LayerMapping
 
 
@@ -82,6 +82,5 @@ def _found(source: str | Path) -> tuple[Path, bool]:
     known = library()
     if str(source) in known:
         return known[str(source)], True
-    close = difflib.get_close_matches(str(source), known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else f"; those that come with probe: {', '.join(known) or 'none'}"
+    hint = did_you_mean(str(source), known) or f"; those that come with probe: {', '.join(known) or 'none'}"
     raise MappingError(f"there is no layer mapping {source}: neither a file nor the name of one{hint}")

@@ -82,6 +82,11 @@ class _Parser:
                 judging = parse_rules(self.source, node)
             elif key.value == DIMS and isinstance(node, yaml.MappingNode):
                 dims = self._dims(node)
+            elif isinstance(node, yaml.SequenceNode):
+                near = did_you_mean(key.value, (IGNORE, RULES))
+                self.source.fail(
+                    key, f"expected paths below {key.value}, got a list; {IGNORE} and {RULES} have one{near}"
+                )
             else:
                 sections.append(self._section(key, node, is_optional))
         return LayerMapping(tuple(sections), tuple(ignored), self.source.name, judging, dims)

@@ -323,26 +323,13 @@ class _Branch:
         if place.path in self.first.agreeing:  # its part of what lies in one
             return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
         if not is_wrong:
-            return Line(
-                lead,
-                name,
-                plain(place.class_name),
-                self._error(place),
-                self._state(place),
-                in_run=_in_run(self._slots_of(place)),
-            )
+            in_run = _in_run(self._slots_of(place))
+            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place), in_run=in_run)
         if self.first.kind is Kind.MISSING:
             return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
         error = "" if self.first.metrics is None else _number(self.first.metrics)
-        return Line(
-            lead,
-            name,
-            plain(place.class_name),
-            error,
-            "✗ wrong, the first",
-            is_wrong=True,
-            in_run=_in_run(self._slots_of(place)),
-        )
+        in_run = _in_run(self._slots_of(place))
+        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True, in_run=in_run)
 
     def _missing(self, place: _Place) -> str:
         if self.first.uncalled:
@@ -369,7 +356,7 @@ class _Branch:
 
     def _state(self, place: _Place, of_wrong: str = "") -> str:
         if place.path in self.only[place.side] and not self._slots_of(place):
-            return f"✗ only in {place.side}"
+            return f"  only in {place.side}"
         verdict = self._verdict(place)
         if not verdict and place.side == "A" and place.index not in self.partnered:
             return "  no partner"

@@ -18,6 +18,7 @@ from probe.records import Phase, Role
 from probe.scheduling import OneKept, Scheduler, scheduler_of
 from probe.store.reading.reader import Reader
 from probe.verdict.distance.error import Error, View
+from probe.verdict.ranks import let_see
 from probe.verdict.side import PARAMETER_ROLES, Side
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
@@ -31,7 +32,7 @@ class _Job:
     """Values to be compared: events by their numbers among all of a step."""
 
     source: bytes
-    """paths, what tells whether they have changed, matching and numbers of the step, pickled once for all jobs"""
+    """paths, what tells whether they have changed, matching, numbers of the step and whether it begins, pickled once"""
     numbers: tuple[int, ...]
 
 
@@ -102,10 +103,12 @@ def compared_elsewhere(job: _Job) -> list[Error | None]:
 
 
 def _paired(source: bytes, opened: contextlib.ExitStack) -> tuple[Step, list[Event]]:
-    paths, _, matching, numbers = pickle.loads(source)  # noqa: S301  from the process that compares
+    paths, _, matching, numbers, begins = pickle.loads(source)  # noqa: S301  from the process that compares
     dims = dict(matching.dims)
     a, b = (opened.enter_context(open_reader(each, dims)) for each in paths)
-    step = Step(Side(a, numbers[0], matching.views_a), Side(b, numbers[1], matching.views_b), matching)
+    let_see(a, b, matching)
+    sides = zip((a, b), numbers, (matching.views_a, matching.views_b), strict=True)
+    step = Step(*(Side(*each, begins=begins) for each in sides), matching)
     return step, _events(step)
 
 
@@ -137,7 +140,8 @@ def _jobs(step: Step, events: Sequence[Event], numbers: Sequence[int], workers: 
     """Yield jobs of about equal sizes, some for each worker, so that none is left with much while others are done."""
     a, b = step.a.reader, step.b.reader
     seen: tuple[Seen, Seen] = seen_of(paths_of(a)), seen_of(paths_of(b))
-    source = pickle.dumps(((str(a.path), str(b.path)), seen, step.matching, (step.a.step, step.b.step)))
+    numbers_of_step = step.a.step, step.b.step
+    source = pickle.dumps(((str(a.path), str(b.path)), seen, step.matching, numbers_of_step, step.a.begins))
     sizes = [8 * each.size if (each := events[number].a) is not None else 0 for number in numbers]
     most, chunk, total = max(sum(sizes) // (8 * workers), Ahead.least), list[int](), 0
     for number, size in zip(numbers, sizes, strict=True):

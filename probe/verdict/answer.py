@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from probe.comparison.answer import Comparison
@@ -13,18 +12,16 @@ from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note, note
-from probe.comparison.result import Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
-from probe.comparison.run_summary import summary_of
+from probe.comparison.result import Divergence, Kind, NodeRef, Verdict
 from probe.matching import Matching
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
-from probe.structure.tree import Tree
-from probe.verdict.coverage import Seen
+from probe.verdict.coverage.doubts import Doubts
 from probe.verdict.distance.error import View
-from probe.verdict.judge.verdicts import Finding, State, Verdicts
+from probe.verdict.judge.verdicts import Finding
 from probe.verdict.noise.rung import Noise
-from probe.verdict.rows import metrics_of, micro_of, rows_of
-from probe.verdict.steps.events import Event
+from probe.verdict.ranks import ranks_of
+from probe.verdict.rows import mask_note, metrics_of, micro_of, why_not
 from probe.verdict.steps.step import Step
 
 if TYPE_CHECKING:
@@ -34,59 +31,6 @@ if TYPE_CHECKING:
 _CONFIDENCE = 0.9
 _UNSHOWN = 0.6
 """confidence of settings that differ while no number does"""
-
-
-@dataclass
-class Tally:
-    """What is counted over the steps."""
-
-    rows: list[SlotResult] = field(default_factory=list)
-    paired: int = 0
-    only_a: dict[str, int] = field(default_factory=dict)
-    """by path of a module without a partner: its calls"""
-    only_b: dict[str, int] = field(default_factory=dict)
-    seen: Seen = field(default_factory=Seen)
-    inputs: dict[str, State | None] = field(default_factory=dict)
-    given_alone: tuple[dict[str, None], dict[str, None]] = field(default_factory=lambda: ({}, {}))
-
-    def add(self, step: Step, verdicts: Verdicts) -> None:
-        """Take in a step."""
-        self.rows += rows_of(step, verdicts)
-        self.seen.add(step)
-        self.paired += len(step.nodes)
-        for half, nodes, only, name in ((step.a, step.of_a, self.only_a, "A"), (step.b, step.of_b, self.only_b, "B")):
-            for call in half.calls:
-                if call not in nodes and (name, call.module) not in step.hidden:
-                    only[call.path] = only.get(call.path, 0) + 1
-        for node in step.nodes:
-            for event in node.inputs if node.parent is None else ():
-                self._add_input(event, verdicts)
-
-    def _add_input(self, event: Event, verdicts: Verdicts) -> None:
-        if event.is_paired:
-            self.inputs[event.slot_a] = verdicts.state(event)
-        elif event.a is not None:
-            self.given_alone[0][event.slot_a] = None
-        else:
-            self.given_alone[1][event.slot_b] = None
-
-    def coverage(self) -> Coverage:
-        """Return how much was compared."""
-        known = sum(row.metrics.is_known for row in self.rows)
-        only = sum(self.only_a.values()), sum(self.only_b.values())
-        return Coverage(self.paired, *only, len(self.rows) - known, known)
-
-    def given(self) -> Inputs:
-        """Return how what the models were given compares."""
-        names = {state: tuple(slot for slot, each in self.inputs.items() if each is state) for state in (*State, None)}
-        return Inputs(
-            equal=names[State.EQUAL],
-            close=names[State.AGREES] + names[State.HEALED],
-            different=names[State.INTRODUCED] + names[State.INHERITS],
-            not_comparable=names[State.OPEN] + names[None],
-            only_a=tuple(self.given_alone[0]),
-            only_b=tuple(self.given_alone[1]),
-        )
 
 
 def divergence_of(step: Step, finding: Finding) -> Divergence:
@@ -107,14 +51,14 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
     facts, advice = _FACTS.get(finding.code, _nothing)(step, finding)
     return Divergence(
         finding.phase,
-        event.role if event is not None else Role.OUTPUT if finding.phase is Phase.LOSS else Role.DELTA,
+        event.role if event is not None else _ROLES.get(finding.phase, Role.DELTA),
         _kind(finding),
         _CONFIDENCE if finding.is_shown else _UNSHOWN,
         tuple(refs_a),
         tuple(refs_b),
         metrics_of(event, finding.error) if event is not None and finding.error is not None else None,
         finding.limit,
-        (*(check.facts if check is not None else ()), *facts),
+        (*(check.facts if check is not None else ()), *facts, *ranks_of(step, finding)),
         advice,
         error=check.error if check is not None else math.nan,
         measure=check.measure if check is not None else "",
@@ -126,10 +70,8 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
 def answer_of(
     readers: tuple[Reader, Reader],
     matching: Matching,
-    tally: Tally,
+    doubts: Doubts,
     findings: tuple[Divergence, ...],
-    notes: Iterable[Note],
-    reasons: Iterable[Note],
     steps: Sequence[tuple[int, int]],
     left_out: Iterable[LeftOut],
     noise: Noise,
@@ -137,29 +79,36 @@ def answer_of(
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
-    trees = Tree(a.modules), Tree(b.modules)
-    notes, reasons = (*notes, *noise.notes()), tuple(dict.fromkeys((*reasons, *noise.reasons(tally.rows))))
+    tally, trees = doubts.tally, doubts.tally.trees
+    doubts.notes += noise.notes()
+    doubts.doubt(*noise.reasons(tally.rows))
+    reasons = tuple(dict.fromkeys(doubts.reasons))
     verdict = Verdict.DIVERGED if findings else Verdict.UNDECIDED if reasons else Verdict.ALIGNED
+    verdict = Verdict.UNDECIDED if a.info.run_id == b.info.run_id else verdict
+    changes, told = tuple(dict.fromkeys(tally.changes)), {fact for finding in findings for fact in finding.facts}
+    notes = (*(change.note for change in changes if change.note not in told), *doubts.notes)
     return Comparison(
         verdict,
         findings,
         tally.coverage(),
-        tuple(dict.fromkeys((*notes, *reasons))),
+        tuple(dict.fromkeys(notes)),
         noise.name,
         tuple(tally.rows),
         matching,
         str(a.path),
         str(b.path),
-        tuple(tally.only_a),
-        tuple(tally.only_b),
-        inputs=tally.given(),
+        *tally.alone(findings),
+        inputs=tally.inputs(),
         reasons=reasons,
         flip=margin_of(verdict, findings, tally.rows),
         unseen=limit_of_detection(verdict, noise.uses_built_in, tally.rows),
         left_out=tuple(left_out),
         steps=tuple(steps),
+        changes=changes,
+        ignored_a=tuple(trees[0].path(module) for module in sorted(matching.ignored_a)),
+        ignored_b=tuple(trees[1].path(module) for module in sorted(matching.ignored_b)),
         pairs=module_pairs(matching, *trees),
-        runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),
+        runs=doubts.runs,
         acceptance=_accepted(table, verdict, findings, reasons) if table is not None else None,
     )
 
@@ -180,11 +129,16 @@ def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef
 
 
 def _kind(finding: Finding) -> Kind:
-    if finding.code == "model-input":
-        return Kind.INPUTS
+    if finding.code in _KINDS:
+        return _KINDS[finding.code]
     if finding.error is not None and math.isinf(finding.error.size):
         return Kind.NONFINITE if finding.error.view is View.NON_FINITE else Kind.MISSING
     return {Phase.INIT: Kind.INIT, Phase.UPDATE: Kind.UPDATE}.get(finding.phase, Kind.INTRODUCED)
+
+
+_ROLES = {Phase.LOSS: Role.OUTPUT, Phase.FORWARD: Role.INPUT}
+"""of findings without a tensor"""
+_KINDS = {"model-input": Kind.INPUTS, "weight-shape": Kind.SHAPE, "weight-kind": Kind.DTYPE}
 
 
 # Facts: what was found, and what to look at, by the code of a finding
@@ -238,7 +192,31 @@ def _backward(step: Step, finding: Finding) -> Said:
 
 
 def _weight(step: Step, finding: Finding) -> Said:
-    return [note("weights-differ", when=note("before-first-step"))], note("loading-of-weight")
+    number = step.a.step
+    when = note("before-step", step=number) if number else note("before-first-step")
+    if finding.code == "all-weights":
+        count, judged = finding.facts
+        advice = note("record-steps-before", step=number) if number else note("start-from-the-same-weights")
+        return [note("parameters-differ", count=count, judged=judged, when=when)], advice
+    advice = note("record-steps-before", step=number) if number else note("loading-of-weight")
+    return [note("weights-differ", when=when)], advice
+
+
+def _form(step: Step, finding: Finding) -> Said:
+    assert finding.event is not None
+    advice = "built-with-other-sizes" if finding.code == "weight-shape" else "other-kind-of-numbers"
+    return [why_not(finding.event)], note(advice)
+
+
+def _model_input(step: Step, finding: Finding) -> Said:
+    event = finding.event
+    is_open = event is not None and event.is_paired and step.error(event) is None
+    told = why_not(event) if is_open and event is not None else note("model-is-given-other-inputs")
+    if event is not None and finding.error is not None:
+        told = mask_note(event, finding.error) or told
+    if event is not None and event.role is Role.VALUE and not is_open:
+        told = note("logged-input-differs", slot=event.slot_a)
+    return [*finding.facts, told][:1], note("same-batch")
 
 
 def _mapping(step: Step, finding: Finding) -> Said:
@@ -255,11 +233,17 @@ def _settings(step: Step, finding: Finding) -> Said:
 
 
 def _loss(step: Step, finding: Finding) -> Said:
-    return [note("loss-alone-differs")], note("loss-scale-or-reduction")
+    losses = [half.scalars.get("loss") for half in (step.a, step.b)]
+    told = [note("losses-differ", a=losses[0], b=losses[1])] if None not in losses else []
+    return [*told, note("loss-alone-differs")], note("loss-scale-or-reduction")
 
 
 def _update(step: Step, finding: Finding) -> Said:
     return [note("update-differs", is_seen=True)], note("settings-of-parameter")
+
+
+def _behind(step: Step, finding: Finding) -> Said:
+    return list(finding.facts[:2]), finding.facts[2]
 
 
 _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
@@ -267,8 +251,11 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
     "caller": _caller,
     "unpaired-call": _caller,
     "maker-of-inputs": _caller,
-    "model-input": _plain("model-is-given-other-inputs"),
+    "model-input": _model_input,
     "weight": _weight,
+    "all-weights": _weight,
+    "weight-shape": _form,
+    "weight-kind": _form,
     "buffer": _plain("output-of-module-differs"),
     "mapping": _mapping,
     "loss": _loss,
@@ -279,6 +266,7 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
     "gradient": _gradient,
     "all-gradients": _gradient,
     "settings": _settings,
+    "behind-optimizer": _behind,
     "update": _update,
     "length-of-update": _update,
     "along-weight": _update,
@@ -286,10 +274,10 @@ _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
 }
 
 
-def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[Divergence]:
+def findings_in_order(step: Step, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Divergence]]:
     """Yield findings in causal order, each module once."""
     seen: set[tuple[str, ...]] = set()
     for finding in sorted(findings, key=lambda each: each.phase):
         if finding.paths not in seen:
             seen.add(finding.paths)
-            yield divergence_of(step, finding)
+            yield finding, divergence_of(step, finding)

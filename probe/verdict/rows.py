@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from probe.comparison.distance.metrics import Metrics, Status
-from probe.comparison.notes import note
+from probe.comparison.notes import Note, note
 from probe.comparison.result import SlotResult
 from probe.records import JudgementName
 from probe.verdict.distance.error import Error, View
@@ -39,8 +39,7 @@ def micro_of(event: Event | None) -> int:
 def metrics_of(event: Event, error: Error | None) -> Metrics:
     """Return an error in the terms of the answer."""
     if error is None:
-        shapes = [tensor.shape if tensor is not None else () for tensor in (event.a, event.b)]
-        return Metrics(Status.NOT_COMPARABLE, why=note("shapes-differ", a=shapes[0], b=shapes[1]))
+        return Metrics(Status.NOT_COMPARABLE, why=why_not(event))
     assert event.a is not None or event.b is not None
     is_equal = error.size == 0 and not error.is_bound
     status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
@@ -58,8 +57,32 @@ def metrics_of(event: Event, error: Error | None) -> Metrics:
         error.max_abs,
         estimated=error.view in (View.SKETCH, View.STATISTICS) and not is_equal,
         is_lower_bound=error.is_bound,
+        why=mask_note(event, error),
         of_integers=error.view is View.INTEGERS,
     )
+
+
+def mask_note(event: Event, error: Error) -> Note | None:
+    """Say in which notations two masks are written; None for what is none."""
+    a, b = event.a, event.b
+    if error.view is not View.MASK or a is None or b is None:
+        return None
+    if a.kind == b.kind == "integer":
+        return note("masks-are-inverses")
+    if a.kind == b.kind:
+        return note("masks-of-other-numbers", a=a.low, b=b.low)
+    return note("masks-of-other-kinds", a=a.dtype, b=b.dtype)
+
+
+def why_not(event: Event) -> Note:
+    """Say why two tensors cannot be compared."""
+    a, b = event.a, event.b
+    assert a is not None and b is not None
+    if a.size == b.size and not (a.is_known and b.is_known):
+        return note("no-statistics")
+    if a.kind == b.kind:
+        return note("shapes-differ", a=a.shape, b=b.shape)
+    return note("kinds-differ", a=a.dtype, b=b.dtype)
 
 
 def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:

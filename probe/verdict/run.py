@@ -13,8 +13,9 @@ from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import paired_modules
 from probe.comparison.coverage.guards import Guards
 from probe.comparison.fusion.one_to_many import completed
-from probe.comparison.notes import Note, note
-from probe.comparison.result import Coverage, Divergence
+from probe.comparison.notes import note
+from probe.comparison.result import Divergence
+from probe.comparison.run_summary import summary_of
 from probe.comparison.steps.common_steps import Shift
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping, load_mapping
@@ -24,21 +25,23 @@ from probe.ranks.opening import open_reader
 from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.verdict.answer import Tally, answer_of, findings_in_order
-from probe.verdict.coverage import left_out_of
-from probe.verdict.judge.verdicts import Finding, State, Verdicts
-from probe.verdict.judge.walk import Weights, judge
+from probe.verdict.answer import answer_of, findings_in_order
+from probe.verdict.coverage.but_for import left_out_of
+from probe.verdict.coverage.doubts import Doubts, tells_of_models
+from probe.verdict.coverage.tally import Tally
+from probe.verdict.judge.judging import Weights
+from probe.verdict.judge.verdicts import Finding, Verdicts
+from probe.verdict.judge.walk import judge
 from probe.verdict.noise.ladder import ladder
 from probe.verdict.noise.rung import Noise, StepNoise
+from probe.verdict.ranks import let_see, lost_parts, unused_dims, with_copies
 from probe.verdict.side import Side
+from probe.verdict.steps.orders import with_orders
 from probe.verdict.steps.step import Step
 
 if TYPE_CHECKING:
     from probe.verdict.accepting import AcceptanceTally
     from probe.verdict.ahead import Ahead
-
-_MOST_OPEN = 0.03
-"""share of the tensors behind another routing from which on nothing is decided"""
 
 
 def compare(
@@ -79,14 +82,14 @@ def compare(
         first.require_steps()
         second.require_steps()
         chosen = _direction(direction) if direction is not None else None
-        matching = matching_of(first, second, parsed, chosen, strict, min_confidence)
+        pairs = pairs_of(first, second, parsed, chosen, strict, min_confidence)
         table = _acceptance_table(preset, first, second) if preset is not None else None
         with (
             _ahead(first, second, scheduler, resume) as early,
             ladder(first, second, parsed.judging, noise, reference, rules, (atol, rtol, metric)) as rung,
         ):
             shown = progress or (lambda done, total: None)
-            return _compare(first, second, matching, shift, min_coverage, shown, rung, table, early)
+            return _compare(first, second, pairs, shift, min_coverage, shown, rung, table, early)
 
 
 def _acceptance_table(preset: str, a: Reader, b: Reader) -> AcceptanceTally:
@@ -114,7 +117,7 @@ def _direction(name: str) -> Direction:
         raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
 
 
-def matching_of(
+def pairs_of(
     a: Reader,
     b: Reader,
     mapping: LayerMapping,
@@ -125,13 +128,18 @@ def matching_of(
     """Return which module of B each of A is."""
     sides = (a, Tree(a.modules)), (b, Tree(b.modules))
     found = paired_modules(*sides, mapping, direction, strict, min_confidence)
-    return completed(with_enclosing(found, sides[0][1], sides[1][1]), a, b)
+    return with_enclosing(found, sides[0][1], sides[1][1])
+
+
+def matching_of(a: Reader, b: Reader, mapping: LayerMapping) -> Matching:
+    """Return which module of B each of A is, and which weights lie in one."""
+    return completed(pairs_of(a, b, mapping), a, b)
 
 
 def _compare(
     a: Reader,
     b: Reader,
-    matching: Matching,
+    pairs: Matching,
     shift: Shift,
     min_coverage: float,
     progress: Callable[[int, int], None],
@@ -141,14 +149,22 @@ def _compare(
 ) -> Comparison:
     guards = Guards(a, b, Tree(a.modules), Tree(b.modules), shift)
     steps = guards.common_steps()
-    tally, notes, reasons = Tally(), [*guards.notes, *matching.notes], list(guards.reasons)
+    matching, orders = with_orders(pairs, a, b, (steps[0], steps[0] + shift.to_b) if steps else None)
+    let_see(a, b, matching)
+    notes = [*unused_dims(a, b, dict(matching.dims)), *guards.notes, *matching.notes, *orders, *guards.reasons]
+    tally = Tally((a, b), matching)
+    doubts = Doubts(tally, (summary_of(a, tally.trees[0]), summary_of(b, tally.trees[1])), notes, list(guards.reasons))
     found: list[Divergence] = []
     unshown: list[Divergence] = []
     before: Weights | None = None
     done: list[tuple[int, int]] = []
     for number in steps:
         there = number + shift.to_b
-        step = Step(Side(a, number, matching.views_a), Side(b, there, matching.views_b), matching)
+        before = before if done and done[-1][0] == number - 1 else None
+        begins = before is None
+        step = Step(
+            Side(a, number, matching.views_a, begins=begins), Side(b, there, matching.views_b, begins=begins), matching
+        )
         if ahead is not None:
             ahead.measure(step)
         noise = rung.at(step)
@@ -158,45 +174,37 @@ def _compare(
         if table is not None:
             table.add(step, verdicts)
         progress(len(done), len(steps))
-        found += findings_in_order(step, _shown(verdicts, True))
-        unshown += findings_in_order(step, _shown(verdicts, False))
-        if found:
-            if len(done) < len(steps):
-                notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
-            break
-        reasons += _doubts(verdicts, tally.coverage(), min_coverage)
-        if _are_both_broken(step):
+        shown = with_copies(step, findings_in_order(step, _shown(verdicts, True)))
+        unshown += [each for _, each in findings_in_order(step, _shown(verdicts, False))]
+        found += doubts.of_step(step, verdicts, shown)
+        doubts.notes += lost_parts(step)
+        if found and len(done) < len(steps):
+            doubts.notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
+        if found or doubts.is_over or _are_both_broken(step):
             break
         before = weights_after(step, noise)
     if table is not None and found:
         for number in steps[len(done) :]:
             other = Side(b, number + shift.to_b, matching.views_b)
             table.measure(Step(Side(a, number, matching.views_a), other, matching))
-    left = left_out_of(tally.seen, (a, b), done, shift, tally.coverage(), tally.rows, min_coverage)
-    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done, left, rung, table)
+    found = doubts.of_answer(found, done, min_coverage)
+    if not found and unshown and tells_of_models(tally, min_coverage):
+        found = unshown[:1]
+    elif unshown:
+        doubts.notes += unshown[0].facts
+    left = left_out_of(doubts, done, shift, min_coverage)
+    return answer_of((a, b), matching, doubts, tuple(found), done, left, rung, table)
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
     return [finding for finding in verdicts.findings if finding.is_shown is is_shown]
 
 
-def _doubts(verdicts: Verdicts, coverage: Coverage, min_coverage: float) -> list[Note]:
-    """Return why a step that shows nothing wrong does not show that nothing is."""
-    found = [note("loss-not-judged")] if "loss-not-judged" in verdicts.notes else []
-    if coverage.share < min_coverage:
-        paired, total = coverage.paired, coverage.total
-        found.append(note("few-calls-have-a-counterpart", paired=paired, total=total, side=coverage.smaller))
-    states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
-    hidden = states.count(State.OPEN)
-    if verdicts.routed and hidden > _MOST_OPEN * len(states):
-        found.append(note("behind-other-routing", count=hidden, total=len(states)))
-    return found
-
-
 def weights_after(step: Step, noise: StepNoise) -> Weights:
-    """Return the weights that a step left, with their errors."""
-    events = ((event, step.error(event)) for event in step.parameters.events(Phase.UPDATE, Role.PARAM))
-    return [(event, error, noise.excess(event, error)) for event, error in events if error is not None]
+    """Return the weights that a step left, and what the optimizer keeps, with their errors."""
+    events = [event for role in (Role.PARAM, Role.STATE) for event in step.parameters.events(Phase.UPDATE, role)]
+    known = [(event, error) for event in events if (error := step.error(event)) is not None]
+    return [(event, error, noise.excess(event, error)) for event, error in known]
 
 
 def _are_both_broken(step: Step) -> bool:

@@ -96,6 +96,13 @@ class Tensor:
         """Whether the values were recorded."""
         return all(part.has_values for row in self.parts for part in row) if self.parts else self.stored >= 0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether more than norms was recorded: a hash stands with all statistics."""
+        if self.parts:
+            return all(part.is_known for row in self.parts for part in row)
+        return self.reader is None or self.hash is not None or self.factor != 1
+
     def times(self, factor: float) -> Tensor:
         """Return a multiple."""
         low, high = sorted((self.low * factor, self.high * factor))

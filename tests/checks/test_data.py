@@ -359,6 +359,7 @@ def test_the_size_and_version_of_the_dataset(tmp_path: Path) -> None:
 # The command
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path: Path) -> None:
     right = recorded(tmp_path / "a.h5")
     wrong = recorded(tmp_path / "b.h5", *shifted_back(IDS.copy(), MASK.copy(), LABELS.copy()))

@@ -23,7 +23,7 @@ from tests.cli.running import net, pair, record, run, runner_with
 
 
 def _not_hdf5(path: Path) -> None:
-    path.write_text("not a recording", encoding="utf-8")
+    path.write_bytes(b"not a recording\0")
 
 
 def _foreign(path: Path) -> None:
@@ -109,7 +109,7 @@ def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Net: [a]\n", "map.yaml, line 1: expected paths below Net, got a list"),
+        ("Net: [a]\n", "map.yaml, line 1: expected paths below Net, got a list; ignore and rules have one"),
         ("Net:\n  a: {b\n", "map.yaml, line 2: not valid YAML (expected ',' or '}', but got '<stream end>')"),
         ("Nothing:\n  a: b\n", "map.yaml: none of its 1 keys names a module of either side:\n"
          "  the mapping's line 1: Nothing: no module is of this class"),
@@ -171,12 +171,13 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
         file["steps"].resize(0, axis=0)
         file.attrs["closed"] = False
     record(Path("b.h5"))
-    message = "a.h5 has no complete step: its process was ended in the first one, is still in it, or could not write it (is the disk full?)"
+    message = "a.h5 has no complete step: its process was ended before the first was written, is still in it, or could not write it (is the disk full?)"
     for arguments in (["info", "a.h5"], ["show", "a.h5"], ["compare", "a.h5", "b.h5"], ["compare", "b.h5", "a.h5"]):
         result = run(*arguments)
         assert (result.exit_code, result.stdout, result.stderr) == (3, "", f"Error: {message}\n")
 
 
+@pytest.mark.thorough
 def test_as_a_program(folder: Path) -> None:
     pair(net(), net(wrong=[1]))
     environment = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1])}
@@ -226,6 +227,7 @@ def test_an_error_in_probe_itself_is_no_divergence(
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "gbk"])
 def test_what_an_encoding_lacks_is_replaced(folder: Path, encoding: str) -> None:
     """The report has ≈, ✓ and →; the pipe of a Windows console or of LC_ALL=C has not."""

@@ -228,6 +228,7 @@ def test_the_answer_is_frozen_and_readable(clean: Clean, faulty: Faulty) -> None
         found.verdict = Verdict.ALIGNED  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 def test_progress_is_told(run: Recorder) -> None:
     told: list[tuple[int, int]] = []
     probe.compare(run(steps=3), run(steps=3), progress=lambda done, total: told.append((done, total)))
@@ -254,6 +255,7 @@ def test_notes_are_shown_whole(verdict: Verdict, clean: Clean, run: Recorder) ->
     assert long in " ".join(render(found).plain.split())
 
 
+@pytest.mark.thorough
 def test_values_of_updates_are_said_to_be_kept_by_no_task(clean: Clean, run: Recorder) -> None:
     norm = probe.compare(clean("tensor"), run(steps=2, task="tensor"))["layers.1.norm2"]
     with pytest.raises(NotRecordedError, match=r"delta weight of layers.1.norm2: updates are kept as statistics only"):

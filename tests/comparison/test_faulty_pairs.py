@@ -228,6 +228,7 @@ def test_other_initial_weights_are_said_once(clean: Clean, run: Recorder) -> Non
     assert len([d for d in found.divergences if d.phase is Phase.INIT]) == 1
 
 
+@pytest.mark.thorough
 def test_the_first_step_with_a_fault_is_named_and_later_ones_are_not_judged(run: Recorder) -> None:
     def later(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
         if number == 1:
@@ -254,6 +255,7 @@ def test_a_fault_in_the_second_micro_batch(run: Recorder) -> None:
     assert (first.a[0].micro, first.path, first.phase) == (1, "layers.1.norm2", Phase.FORWARD)
 
 
+@pytest.mark.thorough
 def test_another_split_into_micro_batches(run: Recorder) -> None:
     """Neither number divides the other: calls of 3 and of 2 micro-batches cannot be joined."""
     a = run(step=in_micro_batches(3))
@@ -286,6 +288,7 @@ def test_a_weight_that_learns_on_one_side_only_under_another_split(run: Recorder
     assert first.evidence[0] == "weight gets a gradient on A only"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("begins", [0, 1])
 def test_a_fault_under_another_split_is_named_in_the_first_step_and_left_open_in_later_ones(
     run: Recorder, begins: int
@@ -345,6 +348,7 @@ def test_another_split_of_other_data(run: Recorder) -> None:
     assert first.evidence == ("A ran 4 micro-batches, B 2, and their inputs 0 do not add up to the same data",)
 
 
+@pytest.mark.thorough
 def test_evaluation_is_compared_too(run: Recorder) -> None:
     def both(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
         loss = plain_step(model, optimizer, number)

@@ -169,6 +169,7 @@ def test_infinities_in_a_mask_are_no_reason_to_doubt(run: Recorder) -> None:
     assert probe.compare(run(step=masked), run(step=masked)).verdict is Verdict.ALIGNED
 
 
+@pytest.mark.thorough
 def test_low_coverage(run: Recorder) -> None:
     def renamed(model: Model) -> None:
         members = vars(model)
@@ -396,6 +397,7 @@ def test_a_side_of_which_little_was_recorded(run: Recorder) -> None:
     assert (weights.what, weights.side, weights.count) == ("weights", "A", 27)
 
 
+@pytest.mark.thorough
 def test_one_program_recorded_twice_where_there_should_be_two(run: Recorder, clean: Clean) -> None:
     text = "That is what one program gives twice: if B was to be another framework, device or version, see probe info."
     alike, other = (probe.compare(run(), run(model)) for model in (gpt(), rounding_otherwise(gpt())))

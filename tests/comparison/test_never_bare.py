@@ -83,7 +83,7 @@ def is_bare(found: probe.comparison.answer.Comparison) -> bool:
     return found.verdict is Verdict.ALIGNED and not found.left_out
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     fault=st.sampled_from(["loss", "gradient", "update", "init"]),
     sides=st.sampled_from(["A", "B", "AB"]),

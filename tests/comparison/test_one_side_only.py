@@ -42,7 +42,7 @@ def test_an_input_that_only_one_side_has_lowers_confidence(run: Recorder) -> Non
     assert surely is not None and less is not None
     assert surely.path == less.path == "layers.1.attn"
     assert less.confidence < surely.confidence
-    assert any(text.startswith("not known to agree: mask") for text in less.evidence)
+    assert any(text.startswith("inputs that are not known to agree: mask") for text in less.evidence)
 
 
 def _skips(number: int) -> type[GPT]:

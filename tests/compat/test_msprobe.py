@@ -280,6 +280,7 @@ def test_a_configuration_that_cannot_be_used_is_an_error_at_once() -> None:
     assert PrecisionDebugger._instance is None
 
 
+@pytest.mark.thorough
 def test_seed_all_as_there(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.warns(ProbeWarning, match="is_enhanced, the same random numbers at every call, is not done"):
         found = msprobe.seed_all(mode=True, rm_dropout=True, is_enhanced=True)

@@ -78,6 +78,7 @@ def test_one_recording(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert {tag: found[tag] for tag in wanted} == in_32_bits(wanted)
 
 
+@pytest.mark.thorough
 def test_two_recordings(pair: tuple[Path, Path], tmp_path: Path) -> None:
     result = run("export", "tensorboard", *pair, "-o", tmp_path)
     assert result.exit_code == 0 and f" of 4 steps are in {tmp_path} (A, B, comparison): " in result.stdout

@@ -144,6 +144,7 @@ def large(layers: int) -> Structure:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("suffix", "to"), [(".safetensors", "paddle"), (".safetensors", "mindspore"), (".pdparams", "torch")]
 )

@@ -196,6 +196,7 @@ def test_what_other_dtypes_hold_is_not_known() -> None:
     assert found is not None and found.first is None
 
 
+@pytest.mark.thorough
 def test_probe_compare_says_of_norms_what_it_said() -> None:
     train("a.h5", batches())
     for other in (batches(), batches(seed=1)):

@@ -206,6 +206,7 @@ def test_a_learning_rate_has_no_noise() -> None:
 VALUES = st.lists(st.floats(0.1, 10), min_size=20, max_size=60)
 
 
+@pytest.mark.thorough
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     a=VALUES,

@@ -16,6 +16,7 @@ from probe.curve_comparison.reading.series import Series
 from tests.curve_runs import write_csv
 
 
+@pytest.mark.thorough
 def test_of_200_pairs_of_noisy_runs_none_is_diverged(tmp_path: Path) -> None:
     for index in range(1000, 1200):
         a, b, what = noisy_pair(np.random.default_rng(index), index)

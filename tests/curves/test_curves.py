@@ -28,12 +28,14 @@ from tests.golden_files import golden
 from tests.toys import scaled_gradient
 
 FAULT = 417
-STEPS = 1000
+"""of a curve of 1,000 steps"""
+STEPS, SWITCHED_ON = 400, 167
+"""of the trainings"""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three trainings of 1,000 steps with norms at every step: A, one that sums in another order, and a faulty one."""
+    """Three trainings with norms at every step: A, one that sums in another order, and a faulty one."""
     folder = tmp_path_factory.mktemp("runs")
     train(folder / "a.h5", STEPS)
     train(folder / "clean.h5", STEPS, parts=2)
@@ -42,26 +44,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weaken(step: int, model: Model, optimizer: Any) -> None:
-    """From `FAULT` on six symbols are no longer trained in the head."""
-    if step >= FAULT:
+    """From `SWITCHED_ON` on six symbols are no longer trained in the head."""
+    if step >= SWITCHED_ON:
         model.head.weight.grad.data[:6] = 0
 
 
 # Trainings
 
 
+@pytest.mark.thorough
 def test_a_fault_that_is_switched_on_at_a_step_is_found_there(runs: Path) -> None:
     found = probe.curves(runs / "a.h5", runs / "faulty.h5")
-    assert (found.verdict, found.first_step) == ("diverged", FAULT)
-    assert found["loss"].first_out == FAULT + 1, "the update of step 417 is what the loss of 418 shows"
+    assert (found.verdict, found.first_step) == ("diverged", SWITCHED_ON)
+    assert found["loss"].first_out == SWITCHED_ON + 1, "the update of step 167 is what the loss of 168 shows"
     assert [each.name_a for each in found.norms.first] == ["head.weight"]
-    assert found.norms.first[0].first_out == FAULT
-    assert found.advice == "record steps 416, 417 in full on both sides: probe.start(model, path, steps=[416, 417])"
+    assert found.norms.first[0].first_out == SWITCHED_ON
+    assert found.advice == "record steps 166, 167 in full on both sides: probe.start(model, path, steps=[166, 167])"
 
 
+@pytest.mark.thorough
 def test_another_order_of_summation_is_clean(runs: Path) -> None:
     found = probe.curves(runs / "a.h5", runs / "clean.h5")
-    assert (found.verdict, found.findings, found.standard.verdict) == ("aligned", (), "aligned")
+    assert (found.verdict, found.findings) == ("aligned", ())
+    assert all(each.passes for each in found.standard.criteria), "though it asks for more steps"
     assert len(found.norms.results) == 10 and found.standard.steps == STEPS
     assert {each.name for each in found.series} == {"loss", "grad_norm", TOTAL}
     np.testing.assert_allclose(found[TOTAL].pair.a, found["grad_norm"].pair.a, rtol=1e-6)
@@ -75,6 +80,7 @@ def clip(step: int, model: Model, optimizer: Any) -> None:
         grad *= np.float32(min(1.0, 0.01 / norm))
 
 
+@pytest.mark.thorough
 def test_twice_the_gradients_are_seen_though_both_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = train(tmp_path / "a.h5", 60, change=clip, task="statistics")
     right = curve_runs.cross_entropy
@@ -95,12 +101,14 @@ def test_norms_of_clipped_gradients_are_said_to_be_that(tmp_path: Path) -> None:
         assert any(text.startswith(said) for text in found.standard.rests_on) is is_said
 
 
+@pytest.mark.thorough
 def test_a_fault_found_with_a_further_run_of_a(runs: Path) -> None:
     found = probe.curves(runs / "a.h5", runs / "faulty.h5", noise=runs / "clean.h5")
     assert (found.verdict, found.noise) == ("diverged", "1 further run of A")
-    assert found.first_step == FAULT and found.norms.first[0].name_a == "head.weight"
+    assert found.first_step == SWITCHED_ON and found.norms.first[0].name_a == "head.weight"
 
 
+@pytest.mark.thorough
 def test_an_update_fault_shows_one_step_later(tmp_path: Path) -> None:
     def faster(step: int, model: Model, optimizer: Any) -> None:
         for group in optimizer.param_groups:
@@ -119,6 +127,7 @@ def test_an_update_fault_shows_one_step_later(tmp_path: Path) -> None:
     assert found.findings[0].text == "lr is 0.002 in A and 0.00206 in B"
 
 
+@pytest.mark.thorough
 def test_weight_decay_on_biases_and_one_dimensional_weights_drifts_late_and_is_named(tmp_path: Path) -> None:
     options = {"lr": 3e-3, "decay": 0.5, "task": "statistics", "phases": ["update"]}
     train(tmp_path / "a.h5", 500, **options)
@@ -149,6 +158,7 @@ def test_settings_that_do_not_show_yet_are_undecided(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_recordings_of_full_steps_lead_to_the_place(tmp_path: Path) -> None:
     def wrong(step: int, model: Model, optimizer: Any) -> None:
         if step >= 15:
@@ -165,6 +175,7 @@ def test_recordings_of_full_steps_lead_to_the_place(tmp_path: Path) -> None:
     assert "first wrong place  step 16 · forward · introduced\n    layers.1.0  RMSNorm" in text
 
 
+@pytest.mark.thorough
 def test_parameters_are_paired_by_a_mapping(runs: Path, tmp_path: Path) -> None:
     class Renamed(Model):
         def __init__(self) -> None:
@@ -287,6 +298,7 @@ def test_the_report(folder: Path, scene: str) -> None:
     golden(f"curves-{scene}", result.stdout)
 
 
+@pytest.mark.thorough
 def test_norms_are_listed_on_request(runs: Path) -> None:
     short, long = (command("curves", runs / "a.h5", runs / "clean.h5", *more).stdout for more in ([], ["--norms"]))
     assert "Gradient norms of 10 parameters: 0 leave the band" in short
@@ -306,6 +318,7 @@ def test_files_are_written(folder: Path) -> None:
     assert Path("r.txt").read_text(encoding="utf-8").startswith("DIVERGED  A a.csv")
 
 
+@pytest.mark.thorough
 def test_norms_stand_in_the_csv_on_request(runs: Path) -> None:
     result = command("curves", runs / "a.h5", runs / "clean.h5", "--norms", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
@@ -334,9 +347,9 @@ def test_what_goes_wrong_is_said(folder: Path, arguments: list[str], said: str) 
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_picture(folder: Path, runs: Path, suffix: str) -> None:
+def test_a_picture(folder: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
-    result = command("curves", runs / "a.h5", runs / "faulty.h5", "--noise", runs / "clean.h5", "-o", f"c.{suffix}")
+    result = command("curves", "a.csv", "faulty.csv", "--noise", "clean.csv", "-o", f"c.{suffix}")
     assert result.exit_code == 1 and result.stdout.startswith("DIVERGED"), "the report is shown all the same"
     content = Path(f"c.{suffix}").read_bytes()
     assert content.startswith(b"\x89PNG" if suffix == "png" else b"<?xml") and len(content) > 10_000

@@ -172,6 +172,7 @@ def test_names_of_presets_are_those_of_the_tables() -> None:
     assert tuple(PRESETS) == PRESET_NAMES
 
 
+@pytest.mark.thorough
 def test_comparing_loads_what_comparing_needs(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5"), record(tmp_path / "b.h5")
     everything = loaded_by([str(a), str(b)], "compare_command")
@@ -182,6 +183,7 @@ def test_comparing_loads_what_comparing_needs(tmp_path: Path) -> None:
     assert not [name for name in loaded if belongs(name, apart)]
 
 
+@pytest.mark.thorough
 def test_what_is_asked_for_is_loaded_for_it(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5"), record(tmp_path / "b.h5")
     options = [

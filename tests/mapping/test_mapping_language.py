@@ -275,6 +275,7 @@ def test_lines_are_those_that_an_editor_shows(text: str, line: int) -> None:
 # Files that mean harm
 
 
+@pytest.mark.thorough
 def test_a_small_file_that_stands_for_a_large_one_is_refused_quickly() -> None:
     text = "A: &a {" + ", ".join(f"k{i}: v" for i in range(9_000)) + "}\n"
     text += "".join(f"B{i}: *a\n" for i in range(9_000))

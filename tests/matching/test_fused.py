@@ -27,7 +27,7 @@ def fusions(draw: st.DrawFn) -> tuple[list[list[tuple[int, ...]]], Fusion]:
 
 
 @given(fusions(), st.sampled_from(["float32", "int8", "bool"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_putting_together_and_taking_apart_are_inverses(made: tuple[Any, Fusion], dtype: str) -> None:
     shapes, fusion = made
     rng = np.random.default_rng(0)

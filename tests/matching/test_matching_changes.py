@@ -159,7 +159,7 @@ ANY = st.lists(st.sampled_from(["a", "b", "c", "Conv:d", "Conv:", "Layer:"]), mi
 
 
 @given(OWN, OWN)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_layers_with_weights_of_their_own_are_paired_wherever_they_stand(mine: list[str], theirs: list[str]) -> None:
     a, b = net(" ".join(mine)), net(" ".join(theirs))
     pairs = {(mine[int(i)], theirs[int(j)]) for i, j in numbers(matched(a, b), a, b).items()}
@@ -170,8 +170,9 @@ def test_layers_with_weights_of_their_own_are_paired_wherever_they_stand(mine: l
     assert wrong <= by_number, "what has no like may keep its number, and nothing else"
 
 
+@pytest.mark.thorough
 @given(ANY, ANY)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_lists_are_laid_side_by_side_alike_from_either_side(mine: list[str], theirs: list[str]) -> None:
     a, b = net(" ".join(mine)), net(" ".join(theirs))
     here, there = numbers(matched(a, b), a, b), numbers(matched(b, a), b, a)

@@ -277,6 +277,13 @@ def test_what_need_not_be_there_is_not_warned_of(line: str) -> None:
 
 # What may have been meant
 
+
+def test_numbers_are_written_as_in_the_line() -> None:
+    model = tree({"": "Net", "head": "Linear", "layers": "List", "layers.0": "Block", "layers.1": "Block"})
+    found = matched(model, model, "Net:\n  head: head\n  layer.{i}: layers.{i}\n", Direction.A_TO_B)
+    assert found.warnings[0].endswith("names nothing that is there; did you mean layers.{i}?")
+
+
 FUSED = tree({"": "Net", "attn": "Attention", "attn.qkv": "Linear", "attn.out": "Linear"})
 APART = tree(
     {"": "Net", "attn": "Attn", "attn.q": "Linear", "attn.k": "Linear", "attn.v": "Linear", "attn.out": "Linear"}
@@ -325,6 +332,7 @@ def test_a_section_whose_place_has_no_counterpart_says_where_the_way_ends() -> N
 # Large trees
 
 
+@pytest.mark.thorough
 def test_trees_of_twenty_thousand_modules() -> None:
     layer = {
         "": "Layer",

@@ -109,7 +109,7 @@ def matched(a: Tree, b: Tree, mapping: LayerMapping, direction: Direction | None
 
 
 @given(ANY, st.sampled_from([None, *Direction]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_module_is_never_paired_twice_and_none_is_lost(drawn: Drawn, direction: Direction | None) -> None:
     a, b, sections = drawn
     found = matched(a, b, parsed(sections), direction)
@@ -133,7 +133,7 @@ def test_a_module_is_never_paired_twice_and_none_is_lost(drawn: Drawn, direction
 
 
 @given(ANY, st.sampled_from([None, *Direction]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_other_way_round_is_the_transpose(drawn: Drawn, direction: Direction | None) -> None:
     a, b, sections = drawn
     other = None if direction is None else next(d for d in Direction if d is not direction)
@@ -153,7 +153,7 @@ def test_the_other_way_round_is_the_transpose(drawn: Drawn, direction: Direction
 
 
 @given(one_to_many(PLAIN))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_several_for_one_is_the_same_from_either_side(drawn: Drawn) -> None:
     a, b, sections = drawn
     section = sections["TopLayer"]
@@ -168,7 +168,7 @@ def test_several_for_one_is_the_same_from_either_side(drawn: Drawn) -> None:
 
 
 @given(TREES, MAPPINGS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_mapping_that_names_a_pair_leads_to_it(a: Tree, sections: Any) -> None:
     """What is paired as mapped is so by some line: without the mapping it would be the same path."""
     found = matched(a, a, parsed(sections), Direction.A_TO_B)

@@ -14,6 +14,7 @@ from probe.commands.cli import main
 from probe.conversion.structure import structure_of
 from probe.errors import FormatError
 from probe.store.reading.reader import Reader
+from probe.structure import printed as printed_module
 from probe.structure.printed import NOTE, model_config_of, read_printed, record_printed
 from tests.trees import DATA
 
@@ -200,11 +201,12 @@ def test_what_is_no_printed_model(text: str, message: str) -> None:
         read_printed(text, "m")
 
 
-def test_members_of_members_are_limited() -> None:
+def test_members_of_members_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printed_module, "_MOST_MODULES", 20_000)
     inner = "B()"
     for _ in range(4):
         inner = f"L(\n(0-99): 100 x {inner}\n)"
-    with pytest.raises(FormatError, match="^m: more than 1,000,000 modules$"):
+    with pytest.raises(FormatError, match="^m: more than 20,000 modules$"):
         read_printed(inner, "m")
 
 

@@ -86,6 +86,7 @@ def test_the_estimate_from_sketches_is_near_the_truth(measured: Measure, kind: s
     assert math.isnan(found.max_abs) and found.max_abs_at is None and math.isnan(found.mean_abs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 0.1])
 def test_norms_tell_the_scale_though_sketches_are_short(measured: Measure, size: float) -> None:
     for seed in range(20):

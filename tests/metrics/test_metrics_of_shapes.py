@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from probe.comparison.distance.metrics import Side, Status, measure_pair, squeezed
+from probe.comparison.notes import in_words
 from probe.numbers.sketch import WIDTH
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, Phase, Role, TensorStats
 from probe.store.reading.reader import Reader
+from probe.verdict.rows import metrics_of
 from tests.files import Tensor, arrays, write_tensors
 from tests.metrics.comparing import Measure, noise, relative
 
@@ -223,3 +226,20 @@ def test_a_factor_is_taken_out_before_tensors_are_compared(tmp_path: Path, value
         found = measure_pair(side, 0, side, 1, factor=factor)
     assert found.rel_l2 == pytest.approx(relative(factor * a, b), rel=1e-9 if values else 0.4)
     assert found.norm_ratio == pytest.approx(1, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "shape", "why"),
+    [
+        (("int64", "int64"), (3,), "no statistics were recorded"),
+        (("int64", "float32"), (3,), "int64 against float32"),
+        (("int64", "int64"), (4,), "shape [3] against [4]"),
+    ],
+)
+def test_equal_shapes_are_no_reason(dtypes: tuple[str, str], shape: tuple[int, ...], why: str) -> None:
+    tensors = (
+        SimpleNamespace(shape=each, size=each[0], dtype=dtype)
+        for each, dtype in zip(((3,), shape), dtypes, strict=True)
+    )
+    found = metrics_of(SimpleNamespace(**dict(zip("ab", tensors, strict=True))), None)  # type: ignore[arg-type]
+    assert in_words([found.why]) == (why,)

@@ -95,7 +95,8 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=3))
 def test_what_was_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, batches: list[Any]) -> None:
     path = tmp_path_factory.mktemp("saved") / "batches.npz"
@@ -231,6 +232,7 @@ open_before = open
 # Damage
 
 
+@pytest.mark.thorough
 def test_every_damaged_byte_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
     probe.save_batches([{"x": np.arange(5.0), "n": 3}], tmp_path / "b.npz")
     whole = (tmp_path / "b.npz").read_bytes()

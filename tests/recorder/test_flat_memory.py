@@ -22,6 +22,7 @@ STEPS = int(os.environ.get("PROBE_LONG", "200"))
 CYCLES = 24
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_memory_is_flat(task: str, tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -51,6 +51,7 @@ def test_a_recording_that_will_fit_is_not_spoken_of(monkeypatch: pytest.MonkeyPa
     recorded([1.0] * 3, steps=[0])  # no further step
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", ["every 1", "every 2"])
 @pytest.mark.parametrize("task", ["norms", "statistics", "tensor"])
 def test_what_is_predicted_is_what_the_file_grows_by(task: str, steps: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,7 @@ writer.close()
 """
 
 
+@pytest.mark.thorough
 def test_forks_while_the_writer_is_busy(tmp_path: Path) -> None:
     """A process that was forked while a thread was inside HDF5 would find it locked for ever, or half way through."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -242,6 +242,7 @@ IN_FORWARD = "inside = lambda: {}\ntrain()"
 TERM = "os.kill(os.getpid(), signal.SIGTERM)"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code, states",
     [
@@ -276,6 +277,7 @@ def test_however_a_process_ends_it_ends_as_without_probe(code: str, states: list
         assert len(found.find(step=step, phase="update", role="param")) == 2
 
 
+@pytest.mark.thorough
 def test_a_daemon_thread_that_trains_while_the_process_ends(tmp_path: Path) -> None:
     code = """
 def forever():
@@ -295,6 +297,7 @@ sys.exit(4)
         assert found.info.closed and len(found.steps) == 4
 
 
+@pytest.mark.thorough
 def test_a_thread_that_trains_goes_on_after_stop(tmp_path: Path) -> None:
     code = """
 def some():
@@ -312,6 +315,7 @@ print(weights(), len(net.pre_hooks), threading.active_count())
     assert recorded.stderr.count("ProbeWarning") == recorded.stderr.count("not seen to its end")
 
 
+@pytest.mark.thorough
 def test_a_signal_handler_may_stop_the_recording_at_any_moment(tmp_path: Path) -> None:
     """Also in the middle of a hook: the handler runs between two lines of probe."""
     code = """

@@ -84,6 +84,7 @@ def test_a_seed_says_which_run_it_is(tmp_path: Path) -> None:
                 pass
 
 
+@pytest.mark.thorough
 def test_the_floor_is_one_of_rounding(tmp_path: Path) -> None:
     a = record(tmp_path / "a.h5", task="tensor")
     model = gpt()

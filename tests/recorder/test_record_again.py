@@ -104,11 +104,13 @@ def said(options: str = "", end: str = "probe.stop()", **environment: str) -> st
     return done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["probe.stop()", "", "probe.stop(); probe.stop()"])
 def test_one_line_says_what_was_recorded(end: str) -> None:
     assert re.fullmatch(r"probe: 1 step, \d+ modules, \d+ tensors → a\.h5 \([\d.]+ KiB\)\n", said(end=end))
 
 
+@pytest.mark.thorough
 def test_it_can_be_silenced() -> None:
     assert said(", quiet=True") == said(", overwrite=True", PROBE_QUIET="1") == ""
     assert said(", overwrite=True", end='import logging; logging.getLogger("probe").setLevel("WARNING")') == ""

@@ -223,7 +223,7 @@ def test_runs_that_begin_in_one_second_all_record(
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["argument", "variable"])
-@pytest.mark.parametrize("name", ["x.h5", "with space.hdf5", "folder", "no_suffix"])
+@pytest.mark.parametrize("name", ["x.h5", "with space.hdf5", "folder", "made/of two/", "no_suffix"])
 def test_where_it_goes(
     name: str, given: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,8 +231,8 @@ def test_where_it_goes(
     monkeypatch.setenv("PROBE_DUMP", "elsewhere.h5" if given else name)
     path = probe.start(model(), name if given else None)
     assert path is not None and path.is_file() and capsys.readouterr().err == ""
-    if name == "folder":
-        assert path.parent == Path("folder") and DEFAULT.fullmatch(path.name)
+    if name in ("folder", "made/of two/"):
+        assert path.parent == Path(name) and DEFAULT.fullmatch(path.name)
     else:
         assert path == Path(name)
 
@@ -364,6 +364,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "end, status, expected",
     [
@@ -394,6 +395,7 @@ probe.stop()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_does_not_record() -> None:
     done = python(PROGRAM + FORK)
@@ -424,6 +426,7 @@ print("trained")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
 @pytest.mark.parametrize("step", ["probe.step()", "pass"], ids=["while it runs", "at its end"])
 def test_without_room_there_is_one_warning_and_the_training_goes_on(step: str) -> None:

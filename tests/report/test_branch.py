@@ -110,6 +110,14 @@ def test_what_the_optimizer_did(tmp_path: Path) -> None:
     assert "Where it lies" not in render(found).plain
 
 
+def test_a_module_that_only_one_side_has_is_not_wrong_beside_one_that_is(tmp_path: Path) -> None:
+    wrong = _without(gpt(layers=3), 1)
+    replaced(wrong, "embed", forward=lambda self, ids: nn.Embedding.forward(self, ids) * 2)
+    lines = branch(record(tmp_path / "a.h5", gpt(layers=3)), record(tmp_path / "b.h5", wrong))
+    assert [line for line in lines if "✗" in line and "only in" in line] == []
+    assert any("✗ wrong, the first" in line for line in lines) and any("only in A" in line for line in lines)
+
+
 def test_a_module_that_only_one_side_has(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5", gpt(layers=3)), record(tmp_path / "b.h5", _without(gpt(layers=3), 1))
     lines = branch(a, b)
@@ -128,6 +136,7 @@ def _without(model: Any, number: int) -> Any:
     return model
 
 
+@pytest.mark.thorough
 def test_a_call_that_only_one_side_makes(tmp_path: Path) -> None:
     def change(model: Any) -> None:
         layer = module(model, "layers.1")

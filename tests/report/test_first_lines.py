@@ -199,6 +199,7 @@ def test_a_note_is_said_once_with_its_steps(notes: list[Note], expected: list[st
     assert list(texts(notes)) == expected
 
 
+@pytest.mark.thorough
 def test_a_report_says_it_once(tmp_path: Path) -> None:
     """Every step of B makes one forward more without gradients."""
     from tests.toys import evaluate

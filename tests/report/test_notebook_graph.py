@@ -65,6 +65,7 @@ def test_the_error_leaves_the_diamond_downstream_on_both_sides(answer: Compariso
     assert ax.get_title("left") == "DIVERGED: step 0, forward"
 
 
+@pytest.mark.thorough
 def test_what_is_given_something_wrong_has_no_diamond(tmp_path: Path) -> None:
     port = Port()
     block = module(port, "decoder.1")
@@ -81,6 +82,7 @@ def test_what_is_given_something_wrong_has_no_diamond(tmp_path: Path) -> None:
     assert not marked & {"◆ mlp", "◆ ln2", "◆ norm2"}, marked
 
 
+@pytest.mark.thorough
 def test_backward_runs_up(answer: Comparison) -> None:
     def ends(ax: Any) -> list[float]:
         ax.figure.canvas.draw()
@@ -135,6 +137,7 @@ def test_a_run_without_steps_has_no_graph(tmp_path: Path) -> None:
                 run.plot("graph", step=step)
 
 
+@pytest.mark.thorough
 def test_many_layers_are_folded_around_the_place(tmp_path: Path) -> None:
     with probe.open(record(tmp_path / "a.h5", gpt(layers=40))) as run:
         found = places(run.plot("graph", at="layers.20.mlp"))

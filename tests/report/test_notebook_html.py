@@ -201,6 +201,7 @@ def test_no_values_and_no_table_of_records_are_read(answer: Comparison, monkeypa
             assert shown(each)
 
 
+@pytest.mark.thorough
 def test_it_is_short_however_much_there_is(tmp_path: Path) -> None:
     a, b = (record(tmp_path / f"{name}.h5", gpt(), steps=3) for name in "ab")
     found = probe.compare(a, b)

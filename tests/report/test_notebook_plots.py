@@ -62,6 +62,7 @@ def points(ax: Any, verdict: str) -> np.ndarray:
 # Error over depth
 
 
+@pytest.mark.thorough
 def test_every_error_stands_in_the_order_of_cause(answer: Comparison) -> None:
     ax = answer.plot()
     known = [slot for slot in answer.slots if slot.metrics.is_known and slot.phase.label != "init"]
@@ -83,6 +84,7 @@ def test_every_error_stands_in_the_order_of_cause(answer: Comparison) -> None:
     assert "tensors in the order of cause; equal ones at the bottom" in found
 
 
+@pytest.mark.thorough
 def test_initial_weights_that_differ_are_drawn(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5", gpt(0)), record(tmp_path / "b.h5", gpt(1))
     ax = probe.compare(a, b).plot()
@@ -90,6 +92,7 @@ def test_initial_weights_that_differ_are_drawn(tmp_path: Path) -> None:
     assert len(points(ax, "introduced")) > 5
 
 
+@pytest.mark.thorough
 def test_a_step_is_chosen_and_drawn_where_it_is_told(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5", gpt(), steps=2), record(tmp_path / "b.h5", gpt(), steps=2)
     found = probe.compare(a, b)
@@ -154,6 +157,7 @@ def test_a_weight_has_a_profile_and_equal_ones_say_so(answer: Comparison) -> Non
     same.figure.canvas.draw()
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_drawn_is_said(answer: Comparison, tmp_path: Path) -> None:
     pair = answer["layers.1.norm2"].output[0]
     kinds = "'values', 'error', 'scatter'"
@@ -206,6 +210,7 @@ def test_cells_that_are_not_finite_are_marked(tmp_path: Path) -> None:
     error.figure.canvas.draw()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [
     np.float32(3.0).reshape(()), np.array([[True, False], [True, True]]), np.arange(12).reshape(3, 4), np.ones((1, 1, 1)),
@@ -311,6 +316,7 @@ def test_one_tensor(answer: Comparison) -> None:
 # Names
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_names_are_text(name: str, tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_a_session_with_a_recording(run: Recording) -> None:
     assert NORM in run and "layers.*.norm2" in run
     assert "layers.9" not in run and 0 not in run
     assert run.get("layers.9") is None
+    for by_path in (run, run[0]):
+        with pytest.raises(NotRecordedError, match=r"no module 'layers\.0\.nrom2'; did you mean layers\.0\.norm2\?"):
+            by_path["layers.0.nrom2"]
     assert list(run.keys()) == [module.path for module in run.modules] == run._ipython_key_completions_()
     assert {path: len(found) for path, found in run.items()}[NORM] == len(run[NORM])
     output = run[NORM].output[0]
@@ -191,6 +194,7 @@ def test_steps_are_a_dimension(long: Path, files: tuple[Path, Path], answer: Com
     assert answer[NORM].output.to_xarray().a.sizes["step"] == 1
 
 
+@pytest.mark.thorough
 def test_functions_take_recordings_that_are_open(files: tuple[Path, Path], answer: Comparison) -> None:
     with probe.open(files[0]) as a, probe.open(files[1]) as b:
         assert probe.compare(a, b).verdict == probe.compare(a, str(files[1])).verdict == answer.verdict

@@ -72,6 +72,7 @@ def test_the_finding_names_its_row_and_tensor(made: dict[str, Any], comparison: 
     assert first["headline"] == "step 0 · forward · introduced" and first["evidence"]
 
 
+@pytest.mark.thorough
 def test_limits_that_were_chosen_are_told_from_rounding(comparison: Comparison, made: dict[str, Any]) -> None:
     assert not any(made["tensors"]["is_fixed"]) and not made["findings"][0]["is_fixed"]
     paths = comparison.path_a, comparison.path_b
@@ -126,6 +127,7 @@ def test_what_has_no_partner_brings_its_records(made: dict[str, Any]) -> None:
     assert made["loose"]["a"] == {}
 
 
+@pytest.mark.thorough
 def test_steps_and_calls(tmp_path: Path) -> None:
     made = document(compared(tmp_path, fault=False, steps=2))
     assert set(made["tensors"]["step"]) == set(made["calls"]["step"]) == {0, 1}
@@ -225,6 +227,7 @@ def test_an_undecided_comparison_has_a_page_too(tmp_path: Path) -> None:
     assert made["answer"]["verdict"] == "undecided" and made["doubts"]
 
 
+@pytest.mark.thorough
 def test_view_opens_it_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = recorded(tmp_path)
     asked: list[str] = []

@@ -350,6 +350,7 @@ def test_a_port_that_is_taken(client: Client) -> None:
         Server(client.session, client.server.server_port)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_it(tmp_path: Path, runs: tuple[Path, Path]) -> None:
     """With the status of the last comparison, and nothing else on the screen."""
     (tmp_path / "map.yaml").write_text(json.dumps(MAPPING), encoding="utf-8")

@@ -72,6 +72,7 @@ def test_no_text_of_a_csv_is_a_formula(compared: Any) -> None:
     assert any(row["norm_ratio"].startswith("-") or row["coherence"].startswith("-") for row in found), "numbers stay"
 
 
+@pytest.mark.thorough
 def test_a_csv_reads_back_as_the_document_says(compared: Any) -> None:
     """The lines of docs/reference/output.md are run as they stand there."""
     pandas = pytest.importorskip("pandas")

@@ -108,6 +108,7 @@ def test_a_module_that_only_holds_the_model_is_not_taken_for_it() -> None:
     assert roots() == ["Small"] and holder
 
 
+@pytest.mark.thorough
 def test_a_module_that_holds_several_models_is_what_is_recorded() -> None:
     holder = Holder(first=Small(), second=Net())
     pairs = [(net, nn.SGD(net.parameters(), 0.1)) for net in (holder.first, holder.second)]
@@ -119,6 +120,7 @@ def test_a_module_that_holds_several_models_is_what_is_recorded() -> None:
     assert [{s.path.split(".")[0] for s in run.find(step=n, role="delta")} for n in (0, 1)] == [{"first"}, {"second"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at_once", [False, True])
 def test_models_beside_each_other_are_recorded_together_the_largest_first(at_once: bool) -> None:
     first, second = Small(), Net()
@@ -136,6 +138,7 @@ def test_models_beside_each_other_are_recorded_together_the_largest_first(at_onc
     assert {s.path.split(".")[0] for s in run.find(step=1, role="delta")} == {"0", "1"}
 
 
+@pytest.mark.thorough
 def test_what_was_trained_before_and_is_gone_is_not_recorded() -> None:
     old = Holder(net=Net())
     old.myself = [old, nn.SGD(old.net.parameters(), 0.1)]  # a cycle: it goes when objects are collected
@@ -147,6 +150,7 @@ def test_what_was_trained_before_and_is_gone_is_not_recorded() -> None:
     assert roots() == ["Small"]
 
 
+@pytest.mark.thorough
 def test_parameters_without_a_module_do_not_matter() -> None:
     net, loose = Small(), nn.Parameter(np.ones(4, np.float32))
     optimizer = nn.SGD([*net.parameters(), loose], 0.1)
@@ -165,6 +169,7 @@ def test_a_forward_before_the_optimizer_is_made_is_no_training() -> None:
     assert first_input() == norm(1) and len(recorded().steps) == 1
 
 
+@pytest.mark.thorough
 def test_many_forwards_before_the_optimizer_cost_little_and_a_late_start_is_said(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,6 +216,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attribute", ["trainer.net", "Small", "several"])
 def test_a_model_may_be_named(attribute: str, program: ModuleType) -> None:
     first, second = Net(), Small()

@@ -78,11 +78,13 @@ def test_how_a_program_ends_stands_in_the_file(end: str, status: int, state: int
     assert steps("a.h5") == [(0, 0), (1, state)]
 
 
+@pytest.mark.thorough
 def test_quiet_means_quiet() -> None:
     assert run(sys.executable, "train()", "-o", "a.h5", "--quiet") == "" and Path("a.h5").exists()
     assert run(sys.executable, "pass", "-o", "b.h5", "--quiet") == ""
 
 
+@pytest.mark.thorough
 def test_ranks_that_are_left_out_record_nothing() -> None:
     for rank in ("0", "1"):
         run(sys.executable, "train()", "-o", "a.h5", "--ranks", "1", RANK=rank, WORLD_SIZE="2")
@@ -92,6 +94,7 @@ def test_ranks_that_are_left_out_record_nothing() -> None:
 # PROBE_RECORD
 
 
+@pytest.mark.thorough
 def test_a_variable_records_a_program(hooked_python: str) -> None:
     assert run(hooked_python, "train()") == ""
     err = run(hooked_python, "train()", PROBE_RECORD="a.h5", PROBE_RECORD_OPTIONS="--steps 1 --modules 'Lin*,!x y'")
@@ -134,6 +137,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["variable", "probe.run"])
 def test_the_child_that_trains_is_recorded(hooked_python: str, way: str) -> None:
     words = ["-o", "a.h5"] if way == "probe.run" else []

@@ -52,6 +52,7 @@ def against(plain: Path, tmp_path: Path) -> Callable[..., Comparison]:
 Against = Callable[..., Comparison]
 
 
+@pytest.mark.thorough
 def test_a_finding_names_the_setting_behind_it(against: Against) -> None:
     """From statistics."""
     found = against(with_config(other_eps, rms_norm_eps=1e-3))
@@ -123,7 +124,8 @@ def test_what_is_decayed(plain: Path, tmp_path: Path) -> None:
         "matrices",
         0.1,
     )
-    assert resolved(recorded(plain)).known("weight_decay_groups") in ("all", None)
+    assert resolved(recorded(file)).values["weight_decay_groups"].shown == "matrices only"
+    assert resolved(recorded(plain)).known("weight_decay_groups") in ("all parameters", None)
 
 
 def test_the_environment(against: Against, plain: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ DTYPES = [name for name in kernel.KINDS if name != "bool"]
 
 
 @hypothesis.settings(
-    max_examples=150, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(view=views(), is_reversed=st.booleans())
 def test_views(view: np.ndarray, is_reversed: bool) -> None:

@@ -181,6 +181,7 @@ def test_unit_roundoff(name: str, roundoff: float) -> None:
     assert is_float(dtype_of(name)) is (roundoff > 0 and not name.startswith("complex"))
 
 
+@pytest.mark.thorough
 @SETTINGS
 @hypothesis.given(data=st.data())
 def test_complex_is_a_real_with_one_axis_more(data: st.DataObject) -> None:

@@ -202,6 +202,7 @@ def forms(path: Path, folder: Path) -> dict[str, object]:
     return {**found, "page": len((folder / "run.html").read_text()) // 1000}
 
 
+@pytest.mark.thorough
 def test_all_that_is_made_of_values_is_the_same(tmp_path: Path) -> None:
     """Pages, tables and the answer about two runs that differ."""
     made = {how: train(tmp_path / f"{how}.h5", how) for how in (None, "lz4", "zstd")}
@@ -257,6 +258,7 @@ def test_all_but_values_is_read_without_the_library(
             assert str(caught.value).startswith(said)
 
 
+@pytest.mark.thorough
 def test_the_commands_without_the_library(tmp_path: Path) -> None:
     """In a process that never had it: HDF5 keeps filters that were loaded once."""
     a = train(tmp_path / "a.h5", "zstd")
@@ -350,6 +352,7 @@ def test_a_chunk_that_would_not_unpack_to_what_it_should(what: str, packed: Path
             assert str(caught.value).startswith(f"{packed} is damaged: tensor 0 cannot be read (")
 
 
+@pytest.mark.thorough
 def test_flipped_bits_and_noise_are_said(packed: Path) -> None:
     """Behind what is looked at: what the filters make of it has not the hash of the record."""
     whole = read_all(packed)

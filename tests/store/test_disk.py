@@ -36,7 +36,8 @@ def read(disk: Disk, offset: int, size: int) -> bytes:
     return disk.read(size)
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@pytest.mark.thorough
+@hypothesis.settings(max_examples=120, deadline=None)
 @hypothesis.given(steps=st.lists(WRITES | TENSORS | OTHERS, max_size=25))
 @hypothesis.example(steps=[("write", 0, 50, 1), ("tensors between", 96, 9000, 2), ("commit", 0, 0, 0)])
 def test_it_reads_as_written_and_keeps_what_was_committed(

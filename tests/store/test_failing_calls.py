@@ -184,7 +184,7 @@ def names_of(path: Path) -> list[str]:
 @pytest.mark.parametrize("command", ["compare a.h5 a.h5", "export tree a.h5"])
 def test_an_error_that_lives_until_the_end_does_not_crash_the_process(command: str, tmp_path: Path) -> None:
     """Where HDF5 is open on an object of Python, the errors of h5py hold what it gives back to Python."""
-    (tmp_path / "a.h5").write_bytes(b"x" * 5000 + b"".join(journal.parts([(4096, b"y" * 100)])))
+    (tmp_path / "a.h5").write_bytes(b"\0" * 5000 + b"".join(journal.parts([(4096, b"y" * 100)])))
     environment = {**os.environ, "PYTHONPATH": str(STORE.parents[1])}
     program = [sys.executable, "-c", "from probe.commands.cli import main; main()", *command.split()]
     done = subprocess.run(program, capture_output=True, check=False, env=environment, cwd=tmp_path)

@@ -143,8 +143,12 @@ def test_two_modules_of_one_path_are_told_apart(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "count", "steps"), [("dict", 10**6, 1), ("list", 10**5, 1), ("dict", 2 * 10**5, 50)])
-def test_a_million_slots(kind: str, count: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "count", "steps"), [("dict", 2 * 10**5, 1), ("list", 10**5, 1), ("dict", 2 * 10**5, 50)]
+)
+def test_more_slots_than_there_is_room_for(
+    kind: str, count: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What there is room for is recorded; what there is none for is said once, and costs next to nothing."""
     monkeypatch.setattr("probe.store.writing.names._NAMES_LIMIT", 4 << 20)
     one = Tensor(np.ones(1, np.float32))

@@ -45,6 +45,7 @@ def of_bytes(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 # ---- tensors -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @SETTINGS
 @hypothesis.given(tensors=st.lists(arrays(), max_size=4))
 def test_small_tensors_come_back(tensors: list[np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -126,9 +127,9 @@ def test_small_tensors_share_a_dataset(elements: int, own: bool, tmp_path: Path)
             assert file["tensors/0"].chunks is None, "contiguous: it can be read without HDF5"
 
 
-@pytest.mark.parametrize("elements", [1024, 1280, 2048], ids=["4 KiB", "5 KiB", "8 KiB"])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_more_tensors_in_a_step_than_hdf5_keeps_metadata_of(elements: int, steps: int, tmp_path: Path) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize(("steps", "elements"), [(1, 1024), (3, 1280), (1, 2048)], ids=["4 KiB", "5 KiB", "8 KiB"])
+def test_more_tensors_in_a_step_than_hdf5_keeps_metadata_of(steps: int, elements: int, tmp_path: Path) -> None:
     """It writes the headers of datasets while their values wait: both may lie in one page."""
     arrays = [np.full(elements, number, np.float32) for number in range(2000 * steps)]
     write(tmp_path / "a.h5", [arrays[step::steps] for step in range(steps)])
@@ -155,6 +156,7 @@ def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
 # ---- rows ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @SETTINGS
 @hypothesis.given(data=st.data())
 def test_rows_come_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -205,6 +207,7 @@ def test_rows_come_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
         assert reader.steps["state"].tolist() == [StepState.ABORTED]
 
 
+@pytest.mark.thorough
 @SETTINGS
 @hypothesis.given(slots=st.lists(TEXT, max_size=6))
 def test_slots_and_calls_come_back(slots: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -342,8 +345,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def damaged(path: Path, kind: str) -> None:
     """Put something at the path that is not a readable recording."""
-    if kind in ("text", "empty"):
-        path.write_text("hello" if kind == "text" else "")
+    if kind in ("text", "noise", "empty"):
+        path.write_text({"text": "\x1b[1mhello\x1b[0m — 1\n", "noise": "hello\x00", "empty": ""}[kind])
     elif kind == "folder":
         path.mkdir()
     elif kind == "other":
@@ -368,6 +371,11 @@ def damaged(path: Path, kind: str) -> None:
         ("folder", StoreError, "{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)"),
         (
             "text",
+            FormatError,
+            "{path} is a text file; expected a recording, a file that probe.start wrote",
+        ),
+        (
+            "noise",
             FormatError,
             "{path} is not an HDF5 file, or is truncated (*file signature not found*); expected a recording, a file that probe.start wrote",
         ),

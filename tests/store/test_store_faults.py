@@ -96,6 +96,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.thorough
 @needs_fork
 def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
     done = run(KILLED, tmp_path, 12)
@@ -141,6 +142,7 @@ print(number)
 """
 
 
+@pytest.mark.thorough
 @needs_fork
 def test_a_process_that_is_killed_in_any_write_leaves_its_complete_steps(tmp_path: Path) -> None:
     """In the middle of each in turn, of the first to the last."""
@@ -221,6 +223,7 @@ writer.close()
 """
 
 
+@pytest.mark.thorough
 @needs_fork
 def test_forked_processes_leave_the_file_alone(tmp_path: Path) -> None:
     done = run(FORKED, tmp_path / "a.h5")
@@ -262,6 +265,7 @@ print(step, flush=True)
 """
 
 
+@pytest.mark.thorough
 def test_readers_while_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     command = [sys.executable, "-c", COMMON + WRITTEN, str(path)]

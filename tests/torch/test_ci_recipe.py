@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "comparing.md"
 MODELS = """
 import torch
@@ -29,17 +27,18 @@ def make_port():
 """
 
 
-@pytest.mark.parametrize("eps", ["1e-5", "1e-2"])
-def test_the_recipe(eps: str, tmp_path: Path) -> None:
+def test_the_recipe(tmp_path: Path) -> None:
     (recipe,) = (
         block
         for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
         if "def test_" in block
     )
-    (tmp_path / "test_port.py").write_text(recipe, encoding="utf-8")
-    (tmp_path / "models.py").write_text(MODELS.replace("{eps}", eps), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_port.py"]
+    assert "from models import" in recipe
+    for name, eps in (("right", "1e-5"), ("wrong", "1e-2")):
+        (tmp_path / f"test_{name}.py").write_text(recipe.replace("from models", f"from {name}"), encoding="utf-8")
+        (tmp_path / f"{name}.py").write_text(MODELS.replace("{eps}", eps), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == (0 if eps == "1e-5" else 1), done.stdout + done.stderr
-    if done.returncode:
-        assert "DIVERGED" in done.stdout and "B norm" in done.stdout and "assert_aligned()" in done.stdout
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert re.findall(r"^FAILED (\w+)\.py", done.stdout, re.M) == ["test_wrong"]
+    assert "DIVERGED" in done.stdout and "B norm" in done.stdout and "assert_aligned()" in done.stdout

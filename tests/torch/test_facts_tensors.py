@@ -196,6 +196,7 @@ def ddp_worker(rank: int, store: str, static_graph: bool) -> None:
     os._exit(0)  # torch 2.13 with gloo aborts in one of ten plain interpreter exits
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed")
 @pytest.mark.parametrize("static_graph", [False, True])
 def test_under_ddp_accumulate_hooks_see_the_local_gradient_and_a_callback_queued_twice_the_reduced_one(

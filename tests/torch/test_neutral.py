@@ -144,6 +144,7 @@ def ddp_worker(rank: int, folder: str, names: list[str]) -> None:
     os._exit(0)  # torch 2.13 with gloo aborts in one of ten plain interpreter exits
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed")
 def test_recorded_trainings_under_ddp_are_bitwise_the_same(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(ddp_worker, (str(tmp_path), list(DDP_CASES)), nprocs=2)

@@ -297,7 +297,7 @@ def test_a_split_layer_that_returns_something_else_is_found(tmp_path: Path) -> N
     assert first.path == "down"
     assert first.evidence == (
         "its inputs were not compared, its output differs",
-        "not known to agree: 0 (on one side only, or of another kind)",
+        "inputs that are not known to agree: argument 0 (on one side only, or of another kind)",
         "not compared: its weight, of which a rank of one side holds a part",
     )
     assert str(first.hint).startswith(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,35 @@ WRONG = "model.layers.3.post_attention_layernorm", "decoder.layers.3.pre_mlp_lay
 TASKS = ("statistics", "tensor")
 
 
-def run(script: str, *arguments: str) -> None:
-    """Run one of the examples in a process of its own, so that the browser's has no framework."""
+SEVERAL = """
+import json, runpy, sys
+for sys.argv in json.loads(sys.argv[1]):
+    sys.path[0] = sys.argv[0].rpartition("/")[0]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+def run(*commands: Sequence[str]) -> None:
+    """Run examples one after the other in a process of their own, so that the browser's has no framework."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, str(EXAMPLES / script), *arguments], check=True, env=environment)
+    each = json.dumps([[str(EXAMPLES / script), *arguments] for script, *arguments in commands])
+    subprocess.run([sys.executable, "-c", SEVERAL, each], check=True, env=environment)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """The two recordings by task; in B one norm of layer 3 has an eps of 1e-5."""
     folder = tmp_path_factory.mktemp("real")
-    found = {}
-    for task in TASKS:
-        a, b = folder / f"hf-{task}.h5", folder / f"megatron-{task}.h5"
-        run("train_hf.py", "--out", str(a), "--task", task, "--steps", "2")
-        run("train_megatron.py", "--out", str(b), "--task", task, "--steps", "2", "--fault", "eps")
-        found[task] = a, b
+    found = {task: (folder / f"hf-{task}.h5", folder / f"megatron-{task}.h5") for task in TASKS}
+    commands = []
+    for task, (a, b) in found.items():
+        commands.append(["train_hf.py", "--out", str(a), "--task", task, "--steps", "2"])
+        commands.append(["train_megatron.py", "--out", str(b), "--task", task, "--steps", "2", "--fault", "eps"])
+    run(*commands)
     return found
 
 

@@ -187,11 +187,13 @@ class _Complaints:
 
 
 def nearest_path(tree: Tree, starts: Iterable[int], path: Names) -> str:
-    """Return the path below some modules that is most like one, or nothing."""
+    """Return the path below some modules that is most like one, with its placeholders for numbers, or nothing."""
     known: dict[str, None] = {}
     for start in starts:
         known.update(dict.fromkeys(_paths(tree, start, len(path) + 1)))
-    return _near(written(path), known)
+    left = (name for name in path if "{" in name)
+    near = _near(written(path), known).split(".")
+    return ".".join(next(left, name) if name.isdigit() else name for name in near)
 
 
 def _near(word: str, known: Iterable[str]) -> str:

@@ -65,7 +65,8 @@ def _factor_behind(factor: float, divisor: int, path: str) -> str:
 
 
 def _not_known_to_agree(slots: Sequence[str]) -> str:
-    return f"not known to agree: {', '.join(slots)} (on one side only, or of another kind)"
+    inputs = [f"argument {slot}" if slot[:1].isdigit() else slot for slot in slots]
+    return f"inputs that are not known to agree: {', '.join(inputs)} (on one side only, or of another kind)"
 
 
 def _held_in_parts(slots: Sequence[str]) -> str:

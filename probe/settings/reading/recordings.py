@@ -88,8 +88,8 @@ def _decayed(groups: list[OptimizerGroup], parameters: list[ParameterInfo]) -> s
     if not with_decay:
         return ""
     if with_decay == every:
-        return "all" if vectors else ""
-    return "matrices" if with_decay == every - vectors else "some"
+        return "all parameters" if vectors else ""
+    return "matrices only" if with_decay == every - vectors else "some parameters"
 
 
 def _decay(group: OptimizerGroup) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from probe.store import journal, schema
 from probe.store.reading import heaps, layout
 from probe.store.reading.hdf5 import open_on
 
+_BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _ATTEMPTS = 5
 """how often a file is read that a writer may be changing"""
 _PAUSE = 0.01
@@ -114,7 +116,7 @@ def _why_not_hdf5(path: Path, failure: Exception) -> str:
     """Say that a file is one of weights, where it begins as one, or that it is no HDF5 file; raise FormatError of a pointer of Git LFS."""
     refuse_pointer(path)
     with path.open("rb") as file:
-        head = file.read(16)
+        head = file.read(1 << 10)
     size = int.from_bytes(head[:8], "little")
     kinds = {
         "a zip archive, as torch.save writes": head.startswith(b"PK\x03\x04"),
@@ -129,9 +131,8 @@ def _why_not_hdf5(path: Path, failure: Exception) -> str:
         )
     if not head:
         return f"{path} is empty; expected a recording, a file that probe.start wrote"
-    return (
-        f"{path} is not an HDF5 file, or is truncated ({failure}); expected a recording, a file that probe.start wrote"
-    )
+    kind = f"not an HDF5 file, or is truncated ({failure})" if _BINARY.search(head) else "a text file"
+    return f"{path} is {kind}; expected a recording, a file that probe.start wrote"
 
 
 def _check_format(path: Path, name: object, version: object) -> None:

@@ -93,8 +93,8 @@ class Reader:
         """Raise StoreError where a process was ended before it had completed a step: there is nothing to look at."""
         if not len(self._steps) and not self.info.closed:
             raise StoreError(
-                f"{self.path} has no complete step: its process was ended in the first one, is still in it, or could not write it "
-                "(is the disk full?)"
+                f"{self.path} has no complete step: its process was ended before the first was written, is still in it, or could "
+                "not write it (is the disk full?)"
             )
 
     def _complete(self, counter: str) -> int:

@@ -24,7 +24,7 @@ def measure(a: Tensor, b: Tensor, *, may_permute: bool = False, factor: float = 
     factor
         what A is multiplied by first
     """
-    if a.size != b.size:
+    if a.size != b.size or not (a.is_known and b.is_known):
         return None
     if factor != 1 and a.kind != "integer":
         a = a.times(factor)

@@ -54,6 +54,7 @@ class _Backward:
         self.is_wrong: set[Node | None] = set()
         """calls in which a gradient is wrong"""
         self.saved = _saved(judging)
+        self.cut = None if judging.step.is_across_frameworks else blame.of_cut(judging)
 
     def judge(self, events: list[Event]) -> None:
         for event in events:
@@ -63,6 +64,7 @@ class _Backward:
         judging, node = self.judging, event.node
         assert node is not None
         error, u = judging.step.error(event, self.factor), max(event.u, self.lowest)
+        sources = self._gain(event) * self._sources(event)
         if error is None:
             if event.is_paired or not self._is_missing(event):
                 return
@@ -77,10 +79,9 @@ class _Backward:
                 BACKWARD,
                 u,
                 self._excess(event),
-                has_direction=self._is_multiple(event, error, u),
+                has_direction=self._is_multiple(event, error, u, sources),
                 is_judged=limit < JUDGES_NOTHING,
             )
-        sources = self._sources(event)
         is_behind = any(each in self.is_wrong for each in (node, *node.callers(), None)) or self._is_forward_wrong(
             event
         )
@@ -93,9 +94,12 @@ class _Backward:
             judging.explained(event, error, BACKWARD.floor(u), u, check, sources, is_behind)
         elif is_behind or check.is_consequence:
             judging.verdicts.add(Verdict(event, State.INHERITS, own, u, limit, is_behind=True, check=check))
+        elif not event.is_paired and self.cut is not None and self.cut[1] == "frozen":
+            return  # the gradients of parameters tell
         else:
             judging.verdicts.add(Verdict(event, State.INTRODUCED, own, u, limit, check=check))
-            path, code = blame.of_gradient(judging, event)
+            is_cut = self.cut is not None and not event.is_paired
+            path, code = self.cut if self.cut is not None and is_cut else blame.of_gradient(judging, event)
             phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
             judging.finds(phase, (path,), event, limit, code, error=error, check=check)
             self.is_wrong.add(None)
@@ -104,19 +108,25 @@ class _Backward:
     def _limit(self, event: Event, error: Error, u: float) -> float:
         node = event.node
         assert node is not None
-        gain = softmax_gain(self.judging.step, node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
-        limit = max(BACKWARD.limit(u, gain * self._sources(event)), subnormal_limit(event))
+        limit = max(BACKWARD.limit(u, self._gain(event) * self._sources(event)), subnormal_limit(event))
         if event.role is Role.GRAD_OUTPUT:
             limit = max(limit, sibling_limit(event, self.apart[node.parent]))
         if abs(error.along) < ALONG_BACKWARD:
             limit = max(limit, kink_limit(self.judging.step, event, max(self._saved_error(node), 2**-24)))
         return limit
 
+    def _gain(self, event: Event) -> float:
+        assert event.node is not None
+        return softmax_gain(self.judging.step, event.node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
+
     def _sources(self, event: Event) -> float:
         node = event.node
         assert node is not None
-        seen = max(self.so_far[each] for each in (node, *node.callers()))
+        seen = max(self.so_far[each] for each in (node, *node.callers(), *self._users(event)))
         return max(seen, self._saved_error(node), self.judging.verdicts.error(self.judging.graph.value_event(event)))
+
+    def _users(self, event: Event) -> list[Node]:
+        return self.judging.graph.users(event) if event.role is not Role.GRAD_INPUT else []
 
     def _excess(self, event: Event) -> float:
         """Return what measured noise does not explain of the errors of the sources."""
@@ -125,7 +135,7 @@ class _Backward:
         saved = self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))[1]
         seen = self.judging.verdicts.by_event.get(value) if value is not None else None
         own = seen.beyond if seen is not None else 0.0
-        return max(saved, own, *(self.beyond[each] for each in (node, *node.callers())))
+        return max(saved, own, *(self.beyond[each] for each in (node, *node.callers(), *self._users(event))))
 
     def _saved_error(self, node: Node) -> float:
         return self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))[0]
@@ -142,7 +152,7 @@ class _Backward:
             assert event.a is not None
             self.apart[node.parent] = max(self.apart[node.parent], error.apart / math.sqrt(max(event.a.size, 1)))
 
-    def _is_multiple(self, event: Event, error: Error, u: float) -> bool:
+    def _is_multiple(self, event: Event, error: Error, u: float, sources: float) -> bool:
         """Return True if B's gradient is a multiple of A's by more than rounding leaves.
 
         A factor scales every element. What the loss itself passes back has the norm that its own sources leave.
@@ -150,12 +160,15 @@ class _Backward:
         if not event.is_paired or error.is_bound or not math.isfinite(error.size):
             return False
         assert event.a is not None and event.node is not None
-        if event.node.parent is None and event.role is Role.GRAD_OUTPUT and self.judging.is_first:
+        is_of_loss = event.role is Role.GRAD_OUTPUT and not self.judging.graph.users(event)
+        if event.node.parent is None and is_of_loss and self.judging.is_first:
             value = self.judging.verdicts.by_event.get(self.judging.graph.value_event(event) or event)
             if is_off(event, error, u, value.off if value is not None else 0.0):
                 return True
         is_along = event.a.size >= SEVERAL and abs(error.along) >= ALONG_BACKWARD
-        return is_along and error.off > max(NORMS.floor(u), NORMS.gain * self._sources(event))
+        rows = event.a.size / max(event.a.shape[-1] if event.a.shape else 1, 1)
+        by_chance = error.size / math.sqrt(rows)  # each sample's gradient is one number times what the loss looks at
+        return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources) + by_chance
 
     def _is_missing(self, event: Event) -> bool:
         """Return True if a gradient that one side lacks should be there: the tensor learns, nothing passed it on."""

@@ -18,7 +18,7 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     assert node is not None
     scope = judging.graph.segment(event)
     if scope is None:
-        return ("",), "model-input"
+        return (node.a.path,), "model-input"
     if (
         event.role is Role.OUTPUT
         and node.parent is not None
@@ -115,3 +115,20 @@ def _is_cleared(judging: Judging, node: Node, event: Event) -> bool:
             if judging.graph.is_same_tensor(given, tensor):
                 return True
     return False
+
+
+def of_cut(judging: Judging) -> tuple[str, str] | None:
+    """Return who keeps gradients back on one side alone, and the row: the first tensor that requires one there only.
+
+    ``frozen`` is a module whose own parameters alone could have made its output require a gradient.
+    """
+    for event in judging.graph.forward():
+        if event.a is None or event.b is None or event.a.learns == event.b.learns:
+            continue
+        segment = judging.graph.segment(event)
+        if segment is None:
+            return None
+        known = [each for each in judging.graph.sources(event) if each.a is not None and each.b is not None]
+        is_frozen = event.role is Role.OUTPUT and not any(each.a.learns for each in known if each.a is not None)
+        return segment.a.path, "frozen" if is_frozen else "code-behind"
+    return None

@@ -10,10 +10,11 @@ import numpy as np
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.distance.values import error_of
+from probe.verdict.distance.values import can_be_laid, error_of
 from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
-from probe.verdict.judge.healing import Healing, may_be_written_otherwise
+from probe.verdict.judge.beside import judge_beside
+from probe.verdict.judge.healing import CARRIED, Healing, may_be_written_otherwise
 from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
 from probe.verdict.judge.loss import loss_agrees
 from probe.verdict.judge.verdicts import Sources, State, Verdict
@@ -24,12 +25,15 @@ from probe.verdict.steps.events import Event, Node
 
 _ROUNDED_ONCE = 2.0
 """roundoffs by which two roundings of one number may differ"""
+_OTHER_DATA = 1024.0
+"""roundoffs from which on a loss is that of other data"""
 _LATER = 4.0
 """how much more the error of weights counts once updates have made it: they have the direction of what is multiplied"""
 
 
 def judge_forward(judging: Judging) -> None:
     """Judge what calls were given and returned, in the order of A."""
+    judge_beside(judging)
     moved = _rows_moved(judging)
     for event in judging.graph.forward():
         if not event.is_paired:
@@ -42,6 +46,11 @@ def judge_forward(judging: Judging) -> None:
             if rows <= of_rows * routing_limit(of_rows, sources.error):
                 judging.verdicts.routed[scope] = rows / of_rows
         if error is None:
+            if _is_other_batch(judging, event) and judging.may_find(event):
+                judging.verdicts.add(Verdict(event, State.INTRODUCED, 1.0, sources.u, 0.0))
+                assert event.node is not None
+                judging.finds(Phase.FORWARD, (event.node.a.path,), event, 0.0, "model-input")
+                continue
             if not _is_wrong_size(judging, event, sources):
                 passed = max(sources.error, _routed(judging, event))
                 verdict = Verdict(event, State.OPEN, passed, sources.u, is_behind=sources.is_wrong, code="other-size")
@@ -76,7 +85,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     assert event.a is not None and event.node is not None
     if event.a.kind == "integer":
         limit = routing_limit(event.a.size, sources.error)
-        if 0 < error.size <= limit:
+        if 0 < error.size <= limit and not sources.is_wrong:
             _note_routing(judging, event, error)
     else:
         gain = softmax_gain(step, judging.graph.segment(event))
@@ -116,6 +125,10 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
 
 def _find(judging: Judging, event: Event, error: Error, check: Check) -> None:
     """Name who answers for a tensor that nothing explains."""
+    labels = _labels_of(judging, event)
+    if labels is not None:
+        judging.finds(Phase.FORWARD, ("",), labels, check.limit, "model-input", error=judging.step.error(labels))
+        return
     paths, code = blame.of_value(judging, event)
     buffer = _differing_buffer(judging, paths)
     if buffer is not None:
@@ -130,8 +143,10 @@ def _is_representation(judging: Judging, event: Event, error: Error, sources: So
     assert event.a is not None and event.b is not None
     gradients = step.gradients_of(event)
     seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
-    if seen is not None and seen.size <= limit < error.size:
-        return True
+    whole = step.error(event)
+    if seen is not None and whole is not None and seen.size <= limit < error.size:
+        if seen.apart <= CARRIED * whole.apart:
+            return True
     if not may_be_written_otherwise(step, event):
         return False
     if event.role is Role.OUTPUT and activation_between(event.a, event.b, FORWARD.limit(sources.u, sources.error)):
@@ -167,8 +182,31 @@ def _waits_for_loss(judging: Judging, event: Event) -> bool:
     return is_loss and not any(_returns_more_than_a_loss(each.node) for each in shown)
 
 
+def _labels_of(judging: Judging, event: Event) -> Event | None:
+    """Return the input of the model that differs and that only its loss shows, of an output that is the loss."""
+    node = event.node
+    assert node is not None and event.a is not None
+    if event.role is not Role.OUTPUT or node.parent is not None or event.a.size > 1:
+        return None
+    known = (each for each in judging.verdicts.of_node(node) if each.code == "label-inputs")
+    return next((each.event for each in known), None)
+
+
 def _returns_more_than_a_loss(node: Node | None) -> bool:
     return node is not None and any(out.a is not None and out.a.size > 1 for out in node.outputs)
+
+
+def _is_other_batch(judging: Judging, event: Event) -> bool:
+    """Return True for an input of the model of another size, if what the model returns has another one too, or differs."""
+    node = event.node
+    assert node is not None and event.a is not None and event.b is not None
+    if event.role is not Role.INPUT or node.parent is not None or can_be_laid(event.a.form, event.b.form):
+        return False
+    if event.a.size == event.b.size and not event.a.is_known:
+        return False
+    outputs = [out for out in node.outputs if out.is_paired]
+    errors = [(judging.step.error(out), out.u) for out in outputs]
+    return bool(outputs) and all(error is None or error.size > _OTHER_DATA * u for error, u in errors)
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:

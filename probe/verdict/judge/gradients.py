@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
+from probe.verdict.distance.estimates import look_permuted
 from probe.verdict.judge.healing import BEFORE_LOSS
 from probe.verdict.judge.judging import MOST, SEVERAL, Judging, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
@@ -67,7 +67,7 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
         assert event.place is not None
         error = step.error(event, factor)
         if error is None:
-            if not event.is_paired and step.parameters.both_have(event) and _is_lost(event, events):
+            if _is_without(judging, event) and any(each.is_paired for each in events):
                 wrong.append(_Wrong(math.inf, event, Error(math.inf), Check(math.inf, 0.0, True)))
             continue
         assert event.a is not None and event.b is not None
@@ -119,15 +119,38 @@ def drop_unseen(judging: Judging) -> None:
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
     left = max(found[0], *judged)
-    if all(_is_gone(finding, left) for finding in verdicts.findings):
+    if any(_is_without(judging, event) for event in judging.step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD)):
+        return
+    if all(_is_gone(judging, finding, left) for finding in verdicts.findings):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")
 
 
-def _is_gone(finding: Finding, left: float) -> bool:
+def _is_gone(judging: Judging, finding: Finding, left: float) -> bool:
     error = finding.error
-    is_forward = finding.phase is Phase.FORWARD and error is not None
-    return is_forward and error.size > BEFORE_LOSS and left <= _GONE * error.size
+    if finding.phase is Phase.BACKWARD and finding.event is not None and not finding.event.is_paired:
+        return left <= _GONE  # one side did not record it: views that are changed in place
+    if finding.phase is not Phase.FORWARD or error is None or _is_of_one_layer(judging, finding):
+        return False
+    if _is_other_batch(finding.event):
+        return False
+    return error.size > BEFORE_LOSS and left <= _GONE * error.size
+
+
+def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
+    """Return True for a layer of one class on both sides: from equal rows it makes equal rows, seen or not."""
+    node = finding.event.node if finding.event is not None else None
+    if node is None or finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
+        return False
+    return bool(judging.step.a.weights_of(node.a.module))
+
+
+def _is_other_batch(event: Event | None) -> bool:
+    """Return True for what was logged of the batch, and for the model's inputs in another order: a loss shows no order."""
+    if event is None or event.a is None or event.b is None:
+        return False
+    is_given = event.role is Role.INPUT and event.node is not None and event.node.parent is None
+    return event.role is Role.VALUE or (is_given and event.a.form == event.b.form and look_permuted(event.a, event.b))
 
 
 def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
@@ -141,11 +164,10 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
     judging.finds(Phase.GRADIENT, (path,), worst.event, limit, code, error=worst.error, check=worst.check)
 
 
-def _is_lost(event: Event, events: Iterable[Event]) -> bool:
-    """Return True if a gradient that only one side has is not zero: none and a zero one are the same."""
+def _is_without(judging: Judging, event: Event) -> bool:
+    """Return True if one side alone has a gradient that is not zero: none and a zero one are the same."""
     one = event.a if event.a is not None else event.b
-    assert one is not None
-    return one.norm > 0 and any(each.is_paired for each in events)
+    return not event.is_paired and judging.step.parameters.both_have(event) and one is not None and one.norm > 0
 
 
 def _is_multiple(event: Event, error: Error, u: float, sources: float) -> bool:
@@ -173,6 +195,9 @@ def _scales(judging: Judging) -> dict[int, _Scale]:
             for verdict in judging.verdicts.of_node(node):
                 scale.error, scale.excess = max(scale.error, verdict.error), max(scale.excess, verdict.beyond)
                 scale.is_wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
+        for verdict in (each for inner in node.inner for each in judging.verdicts.of_node(inner)):
+            if verdict.event.phase is Phase.BACKWARD:
+                scale.error, scale.excess = max(scale.error, verdict.error), max(scale.excess, verdict.beyond)
     modules = step.a.reader.modules
     for module in {place[0] for place in step.a.places}:  # weights that other code uses: what came back to that
         around = module

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase
-from probe.verdict.distance.error import Error
+from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
-from probe.verdict.noise.model import ALONG, FEW, MANY, NORMS, Row
+from probe.verdict.noise.model import ALONG, FEW, MANY, NORMS, WEIGHTS, Row
 from probe.verdict.noise.rung import Check, StepNoise
 from probe.verdict.noise.terms import peaks_of
+from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
 
+Weights = Sequence[tuple[Event, Error, float | None]]
+"""weights with their errors, and what measured noise does not explain of them"""
 MOST = 0.6
 """share of the parameters from which on a finding is about all of them"""
 SEVERAL = 32
@@ -31,6 +35,12 @@ class Judging:
     ----------
     is_first
         the step begins with the weights that were compared
+    before
+        the weights that it begins with, with their errors
+    noise
+        the rung that judges
+    kept
+        error and excess of what the optimizer keeps, as the step begins
     """
 
     step: Step
@@ -38,6 +48,8 @@ class Judging:
     verdicts: Verdicts
     is_first: bool
     noise: StepNoise
+    before: Weights = ()
+    kept: Mapping[Place | None, tuple[float, float]] = field(default_factory=dict)
 
     def check(
         self,
@@ -65,6 +77,11 @@ class Judging:
         is_wrong = is_judged and (size > limit or has_direction)
         return self.noise.check(event, error, Check(size, limit, is_wrong, has_direction), row, u, excess)
 
+    def may_find(self, event: Event) -> bool:
+        """Return True if two tensors that cannot be compared are a finding: no rule of the rung leaves them out."""
+        check = self.check(event, Error(math.inf), 0.0, WEIGHTS, event.u, 0.0)
+        return check.is_wrong and not check.is_consequence
+
     def finds(
         self,
         phase: Phase,
@@ -88,7 +105,8 @@ class Judging:
         self, event: Event, error: Error, floor: float, u: float, check: Check, sources: float, behind: bool
     ) -> None:
         """Note an event whose error rounding or its sources explain."""
-        state = State.EQUAL if error.size == 0 and not error.is_bound else State.AGREES
+        is_equal = error.size == 0 and (error.view is View.MASK or not error.is_bound)
+        state = State.EQUAL if is_equal else State.AGREES
         state = State.INHERITS if (error.size > floor or behind) and not check.is_fixed else state
         carried = max(error.size, sources, u) if error.is_bound else error.size
         off, excess = norm_error(event, error), self.noise.excess(event, error)

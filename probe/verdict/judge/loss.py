@@ -8,6 +8,7 @@ import numpy as np
 
 from probe.numbers.statistics import dtype_of, unit_roundoff
 from probe.records import Phase, Role
+from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.verdicts import State
 from probe.verdict.noise.model import LOSS
@@ -17,6 +18,7 @@ from probe.verdict.steps.step import Step
 
 _GAIN = 4.0
 """a loss moves by its gradient times the errors of what it is made of, each with its own sign"""
+_NONE = 1e-30
 _AGREES = 2e-6
 """relative error of losses in float32 up to which they show that a difference was taken back"""
 
@@ -27,39 +29,47 @@ def loss_error(step: Step) -> tuple[float, float, tuple[float, float]] | None:
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
-            size = max(abs(a), abs(b), 1e-30)
-            found.append((abs(a - b) / size, size, (a, b)))
+            size = max(abs(a), abs(b), _NONE)
+            is_known = math.isfinite(a), math.isfinite(b)
+            is_other = is_known[0] != is_known[1] or (math.isinf(a) and a == -b)
+            error = abs(a - b) / size if all(is_known) else math.inf if is_other else 0.0
+            found.append((error, size, (a, b)))
     return max(found) if found else None
 
 
 def loss_agrees(judging: Judging) -> bool:
-    """Return True if the loss shows no difference, or none was logged."""
+    """Return True if a loss was logged that shows no difference; one of 0 shows nothing."""
     found = loss_error(judging.step)
     u = max((out.u for node in judging.step.nodes for out in node.outputs), default=0.0)
-    return found is None or found[0] < max(_AGREES, u / 4)
+    return found is not None and found[1] > _NONE and found[0] < max(_AGREES, u / 4)
 
 
 def judge_loss(judging: Judging) -> None:
     """Judge the logged loss by what the model returned."""
     step, verdicts = judging.step, judging.verdicts
     found = loss_error(step)
-    if found is None or not math.isfinite(found[1]):
+    if found is None:
         return
     roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
-    limit = _limit(judging, roots, found[1])
+    limit = _limit(judging, roots, found[1]) if math.isfinite(found[1]) else 0.0
     check = judging.noise.loss(*found[2], Check(found[0], limit, found[0] > limit))
     if check.code and found[0] > limit:
         verdicts.notes.append("loss-not-judged")
     if check.code or check.is_consequence or not check.is_wrong:
+        return
+    if not roots:
+        if not verdicts.findings and step.nodes:
+            verdicts.notes.append("loss-without-outputs")
         return
     inputs = [event for node in step.nodes if node.parent is None for event in node.inputs if event.is_paired]
     waiting = [event for event in inputs if verdicts.state(event) is State.OPEN and step.error(event) is not None]
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
-        judging.finds(Phase.LOSS, ("",), None, check.limit, "loss", check=check)
+        error = None if math.isfinite(found[0]) else Error(math.inf, view=View.NON_FINITE)
+        judging.finds(Phase.LOSS, ("",), None, check.limit, "loss", error=error, check=check)
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:

@@ -10,7 +10,7 @@ from probe.records import OptimizerGroup, Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.verdicts import State, Verdict
-from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, update_limit
+from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, WEIGHTS, update_limit
 from probe.verdict.noise.rung import Check
 from probe.verdict.side import Place, Side
 from probe.verdict.steps.events import Event
@@ -67,12 +67,12 @@ class _Updates:
     def judge(self) -> None:
         if self._is_scaled() or self._gradients_as_used():
             return
-        wrong = self._updates()
+        wrong = self._strong(self._updates()) or self._skipped()
         settings = differing_settings(self.judging)
         shown = [each for each in wrong if each.event.place in settings]
         if shown:
             self._find_settings(settings, shown[0])
-        elif wrong and not self._is_weak(wrong):
+        elif wrong:
             self._find(wrong, len(self.lengths))
         elif self._is_longer_together():
             self.judging.finds(Phase.UPDATE, ("",), None, UPDATE_NORM, "longer-updates")
@@ -136,6 +136,8 @@ class _Updates:
         error, place = self.step.error(event), event.place
         assert event.a is not None and event.b is not None and place is not None
         larger = max(event.a.norm, event.b.norm)
+        if error is not None and not larger:
+            self._add(event, error, 0.0, False)
         if error is None or weight is None or weight.a is None or not math.isfinite(error.size) or not larger:
             return None
         gradient = max(self.gradients.get(place, 0.0), self.used.get(place, 0.0))
@@ -164,11 +166,27 @@ class _Updates:
         self._add(event, error, limit, found is not None)
         return found
 
-    def _is_weak(self, wrong: list[_Wrong]) -> bool:
-        """Return True if few updates are the only evidence: elements whose gradient is rounding may flip."""
+    def _skipped(self) -> list[_Wrong]:
+        """Return the weights that differ as only one side's optimizer made a step."""
+        moved = [half.params.get((Phase.UPDATE, Role.DELTA), {}) for half in (self.step.a, self.step.b)]
+        if any(moved) == all(moved):
+            return []
+        was = {event.place: error.size for event, error, _ in self.judging.before}
+        wrong = []
+        for event in self.step.parameters.events(Phase.UPDATE, Role.PARAM):
+            error = self.step.error(event)
+            limit = max(WEIGHTS.limit(event.u, 0), 2 * was.get(event.place, math.inf))
+            if error is not None and error.size > limit and not self.judging.noise.explains(event, error):
+                wrong.append(_Wrong(math.inf, event, error, 0.0, "no-update"))
+        return wrong
+
+    def _strong(self, wrong: list[_Wrong]) -> list[_Wrong]:
+        """Return the updates that show something: few of adaptive ones may be elements whose gradient is rounding."""
         names = [group.class_name.lower() for group in self.step.a.groups]
         is_adaptive = any(each in name for name in names for each in _ADAPTIVE)
-        return is_adaptive and len(wrong) < _WEAK * len(self.lengths) and max(each.excess for each in wrong) < _STRONG
+        if not is_adaptive or len(wrong) >= _WEAK * len(self.lengths):
+            return wrong
+        return [each for each in wrong if each.excess >= _STRONG]
 
     def _is_longer_together(self) -> bool:
         ordered = sorted(self.lengths)
@@ -197,12 +215,11 @@ class _Updates:
             if self.gradients.get(place, 1.0) > _UNKNOWN:
                 continue
             count += 1
-            limit = max(
-                STATE.limit(max(self.lowest, event.u), self.gradients[place]), 4 * self.sizes.get(place, 0.0), floor
-            )
-            is_small = error.apart < 4 * math.sqrt(event.a.size) * smallest_rounding(event.a.dtype)
             u, raw = max(self.lowest, event.u), self.gradients[place]
-            check = self.judging.check(event, error, limit, STATE, u, raw, is_judged=not is_small)
+            kept, beyond = self.judging.kept.get(event.place, (0.0, 0.0))
+            limit = max(STATE.limit(u, raw), 4 * max(self.sizes.get(place, 0.0), kept), floor)
+            is_small = error.apart < 4 * math.sqrt(event.a.size) * smallest_rounding(event.a.dtype)
+            check = self.judging.check(event, error, limit, STATE, u, max(raw, beyond), is_judged=not is_small)
             if self._judged(event, error, check):
                 wrong.append(_Wrong(check.share, event, error, check.limit, "state", check))
         if wrong:
@@ -238,7 +255,8 @@ class _Updates:
     def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""
         paths = tuple(dict.fromkeys(self.step.path(place[0]) for place in settings))
-        is_all = len(settings) >= MOST * sum(len(group.parameters) for group in self.step.a.groups)
+        modules = {self.step.a.places[i][0] for group in self.step.a.groups for i in group.parameters}
+        is_all = len(paths) >= MOST * len(modules)
         event, error = (shown.event, shown.error) if shown is not None else (None, None)
         facts = tuple({str(each): each for each in settings.values()}.values())
         self.judging.finds(

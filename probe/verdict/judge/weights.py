@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.judge.judging import Judging, bounded
+from probe.verdict.judge.judging import MOST, Judging, Weights, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import GRADIENT, WEIGHTS
 from probe.verdict.steps.events import Event
+from probe.verdict.steps.step import Step
 
 _WRITTEN_OTHERWISE = 0.3
 """a weight in another representation differs by at least this"""
+_DRIFT = 64.0
+"""weights that steps which were not recorded have changed may differ by this much more (clean pairs: by 1)"""
 _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
 
-def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error, float | None]]) -> None:
-    """Judge the weights of the first step; take those that an earlier step left, ``before``, as sources."""
+def weights_of(step: Step) -> Weights:
+    """Return the weights that a step was recorded to begin with."""
+    return _known(step, Role.PARAM)
+
+
+def judge_weights(judging: Judging) -> None:
+    """Judge the weights of the first step; take those that an earlier step left as sources."""
     step, verdicts = judging.step, judging.verdicts
-    for event, error, excess in before or [(*each, None) for each in _known(judging, Role.PARAM)]:
+    drift = _DRIFT if step.a.step else 1.0
+    for event, error, excess in judging.before:
         assert event.place is not None and event.a is not None
         module = event.place[0]
-        limit = 0.0 if event.a.kind == "integer" else WEIGHTS.limit(event.u, 0)
+        limit = 0.0 if event.a.kind == "integer" else drift * WEIGHTS.limit(event.u, 0)
         check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if judging.is_first else None
         is_wrong = check is not None and check.is_wrong and not check.is_consequence
         if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
@@ -45,7 +53,10 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error, float |
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             paths = (step.path(module),)
             judging.finds(Phase.INIT, paths, event, shown, code, error=error, facts=facts, check=check)
-    for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
+    if judging.is_first:
+        _join_findings(judging)
+        _judge_forms(judging)
+    for event, error, _ in _known(step, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
             verdicts.differing_buffers[event.place[0]] = event
@@ -64,7 +75,11 @@ def judge_buffers(judging: Judging) -> None:
     for event in step.parameters.events(Phase.UPDATE, Role.BUFFER):
         error, place = step.error(event), event.place
         assert place is not None
-        if error is None or place[0] in verdicts.differing_buffers or place[0] not in given:
+        first = verdicts.differing_buffers.get(place[0])
+        if error is None or first is not None or place[0] not in given:
+            is_left = error is not None and error.size > WEIGHTS.limit(event.u, 0)
+            if first is not None and is_left and not (verdicts.findings or step.is_other_code(place[0])):
+                _find_buffer(judging, first)
             continue
         sources, u, excess, is_behind = given[place[0]]
         limit = GRADIENT.limit(max(u, event.u), sources)
@@ -75,6 +90,60 @@ def judge_buffers(judging: Judging) -> None:
         if is_wrong:
             paths = (step.path(place[0]),)
             judging.finds(Phase.UPDATE, paths, event, check.limit, "buffer", error=error, check=check)
+
+
+def _find_buffer(judging: Judging, event: Event) -> None:
+    """Find a buffer that differs as the step begins, unless the rung lets it pass."""
+    error, limit = judging.step.error(event), WEIGHTS.limit(event.u, 0)
+    assert error is not None and event.place is not None
+    check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0)
+    if check.is_wrong and not check.is_consequence:
+        paths = (judging.step.path(event.place[0]),)
+        judging.finds(Phase.INIT, paths, event, check.limit, "buffer", error=error, check=check)
+
+
+def _join_findings(judging: Judging) -> None:
+    """Make findings on most of the weights one: the runs do not start alike."""
+    judged = sum(judging.verdicts.state(event) is not State.OPEN for event, *_ in judging.before)
+    found = [each for each in judging.verdicts.findings if each.code == "weight"]
+    if len(found) > max(1, MOST * judged) and len({each.paths for each in found}) > 1:
+        judging.verdicts.findings[:] = [each for each in judging.verdicts.findings if each.code != "weight"]
+        first, facts = found[0], (len(found), judged)
+        event, error, check = first.event, first.error, first.check
+        judging.finds(Phase.INIT, ("",), event, first.limit, "all-weights", error=error, facts=facts, check=check)
+
+
+def _judge_forms(judging: Judging) -> None:
+    """Find weights of one class that have other sizes, or integers for floats; a padded vocabulary is neither."""
+    step = judging.step
+    events = [event for event in step.parameters.events(Phase.INIT, Role.PARAM) if event.is_paired]
+    vocabularies = {_sizes(event) for event in events if "mbedding" in _class(judging, event)}
+    for event in events:
+        a, b = event.a, event.b
+        assert a is not None and b is not None and event.place is not None
+        module = event.place[0]
+        if step.error(event) is not None or module not in step.pair_of or step.is_other_code(module):
+            continue
+        is_other_size = a.size != b.size and _sizes(event) not in vocabularies and not _is_part(judging, event)
+        is_other_kind = a.kind != b.kind and a.size == b.size
+        if (is_other_kind or is_other_size) and judging.may_find(event):
+            code = "weight-kind" if is_other_kind else "weight-shape"
+            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, code)
+
+
+def _sizes(event: Event) -> tuple[int, int]:
+    assert event.a is not None and event.b is not None
+    return max(event.a.shape, default=1), max(event.b.shape, default=1)
+
+
+def _class(judging: Judging, event: Event) -> str:
+    assert event.place is not None
+    return judging.step.a.reader.modules[event.place[0]].class_name
+
+
+def _is_part(judging: Judging, event: Event) -> bool:
+    """Return True if one rank of several recorded, and may hold a part of the weight."""
+    return any(half.reader.info.world_size > 1 for half in (judging.step.a, judging.step.b))
 
 
 def mapping_line(judging: Judging, event: Event, error: Error) -> str:
@@ -90,9 +159,9 @@ def mapping_line(judging: Judging, event: Event, error: Error) -> str:
     return matching.lines.get(event.place[0], "the mapping")
 
 
-def _known(judging: Judging, role: Role) -> list[tuple[Event, Error]]:
-    events = ((event, judging.step.error(event)) for event in judging.step.parameters.events(Phase.INIT, role))
-    return [(event, error) for event, error in events if error is not None]
+def _known(step: Step, role: Role) -> Weights:
+    events = ((event, step.error(event)) for event in step.parameters.events(Phase.INIT, role))
+    return [(event, error, None) for event, error in events if error is not None]
 
 
 def _module_agrees(judging: Judging, module: int, error: float) -> bool:

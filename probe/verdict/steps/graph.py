@@ -110,10 +110,22 @@ class Graph:
             for event in self.step.gradients(node):
                 made = event.at
                 if event.role is not Role.GRAD_INPUT:
-                    made = self.first_seen(self.value(event), event.at)
+                    made = self._begins(event) or self.first_seen(self.value(event), event.at)
                 is_total = event.role is not Role.GRAD_INPUT
                 found.append(((-node.a.micro, -made, is_total, node.depth, number), event))
         return [event for _, event in sorted(found, key=lambda each: each[0])]
+
+    def _begins(self, gradient: Event) -> int:
+        """Return when the call began that returns, beside another tensor, one that no call is given; else 0.
+
+        Attention weights: what comes back to them comes from inside of the call.
+        """
+        node = gradient.node
+        assert node is not None
+        is_beside = gradient.role is Role.GRAD_OUTPUT and node.outputs[0].slot_a != gradient.slot_a
+        if not is_beside or _key(self.value(gradient)) in self._given:
+            return 0
+        return min((each.node.a.begin for each in self.makers(gradient) if each.node is not None), default=0)
 
     def first_seen(self, tensor: Tensor | None, otherwise: int) -> int:
         """Return when a tensor of the forward pass was first seen."""
@@ -148,6 +160,11 @@ class Graph:
         made = {each.node for each in self.makers(gradient)}
         given = _of_micro(self._given.get(_key(self.value(gradient)), ()), gradient)
         return [node for node in dict.fromkeys(each.node for each in given) if node is not None and node not in made]
+
+    def users(self, gradient: Event) -> list[Node]:
+        """Return the paired calls of all micro-batches that were given the tensor of a gradient, but those it came back to."""
+        given = (each.node for each in self._given.get(_key(self.value(gradient)), ()))
+        return [node for node in dict.fromkeys(given) if node is not None and node is not gradient.node]
 
     def is_same_tensor(self, a: Tensor | None, b: Tensor | None) -> bool:
         """Return True if two tensors of A are one."""

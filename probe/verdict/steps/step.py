@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from probe.matching import Bundle, Matching, Reason
 from probe.numbers.fused import Fusion, problem_of, whole_shape
@@ -10,7 +11,7 @@ from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
 from probe.verdict.side import Call, Side
-from probe.verdict.steps.batches import GRADIENTS, batches_of, of_group
+from probe.verdict.steps.batches import GRADIENTS, batches_of, length_before_batch, of_group
 from probe.verdict.steps.calls import Group, pair_calls
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.parameters import ParameterPairs
@@ -47,6 +48,11 @@ class Step:
         self.of_b: dict[Call, Node] = {}
         for group_a, group_b in pair_calls(a, b, matching, self.batches):
             self._add_node(group_a, group_b)
+        if self.batches.of_a or self.batches.of_b:
+            side = 0 if self.batches.of_a else 1
+            several = (node.calls if side == 0 else node.calls[::-1] for node in self.nodes)
+            length = length_before_batch((mine, theirs[0]) for mine, theirs in several if len(mine) > 1)
+            self.batches = replace(self.batches, order=replace(self.batches.order, length=length))
         for node in self.nodes:
             self._pair_tensors(node)
 
@@ -160,17 +166,19 @@ class Step:
 
     def _whole(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
         here, there = (node.calls[0], node.calls[1]) if side == "A" else (node.calls[1], node.calls[0])
-        if len(here) == 1:
+        bundle = self._bundles.get((side, here[0].module))
+        reorders = bundle is not None and len(bundle.parts) == 1 and bool(bundle.order or bundle.rotary)
+        if len(here) == 1 and not (reorders and role in (Role.OUTPUT, Role.GRAD_OUTPUT)):
             return here[0].of(role)
-        if here[0].module == here[1].module:  # micro-batches
-            return of_group(here, role, list(there[0].of(role).values()))
+        if len(here) > 1 and here[0].module == here[1].module:  # micro-batches
+            return of_group(here, role, list(there[0].of(role).values()), self.batches.order)
         if role in (Role.INPUT, Role.GRAD_TOTAL):
             return here[0].of(role)
         found = [part.of(role) for part in here]
         rows = {slot: [each[slot] for each in found] for slot in found[0] if all(slot in each for each in found)}
         if role is Role.GRAD_INPUT:
             return {slot: added(parts) for slot, parts in rows.items()}
-        bundle = self._bundles[side, here[0].module]
+        assert bundle is not None
         fusion = Fusion(-1, max(bundle.groups, 1), rotary=max(bundle.rotary, 0), order=bundle.order)
         made = {}
         for slot, parts in rows.items():

@@ -1,16 +1,13 @@
-"""What the verdict says nothing of: recorded on one side only, without a partner, or not judged."""
+"""Weights that were recorded and not compared, phases that were recorded, modes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from probe.comparison.coverage import left_out
 from probe.comparison.coverage.guards import uncompared_weights
-from probe.comparison.coverage.left_out import LeftOut
-from probe.comparison.result import Coverage, SlotResult
-from probe.comparison.steps.common_steps import Shift
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
+from probe.verdict.coverage.sides import other_modes
 from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
 
@@ -18,14 +15,16 @@ Names = set[tuple[str, str]]
 """(path of the module, slot) of weights"""
 
 
-class Seen:
-    """What was recorded and what of it was compared, over the steps."""
+class Left:
+    """What was recorded and what of it was not compared, over the steps."""
 
     def __init__(self) -> None:
         self.phases: tuple[set[int], set[int]] = set(), set()
         self.weights: tuple[Names, Names] = set(), set()
         self.compared: tuple[Names, Names] = set(), set()
         self.ignored: tuple[Names, Names] = set(), set()
+        self.modes: dict[int, tuple[bool, bool]] = {}
+        """by module of A that ran in another mode: whether in training mode, in A and in B"""
 
     def add(self, step: Step) -> None:
         """Take in a step."""
@@ -36,6 +35,7 @@ class Seen:
                 for place in half.params.get((phase, Role.PARAM), {}):
                     is_ignored = place[0] in ignored[half is step.b]
                     (left if is_ignored else weights).add(_name(half, place))
+        self.modes |= other_modes(step)
         self._add_compared(step)
 
     def _add_compared(self, step: Step) -> None:
@@ -51,29 +51,23 @@ class Seen:
                     a.add(_name(step.a, event.place))
                     b.add(_name(step.b, (step.pair_of[event.place[0]].b, event.slot_b)))
 
-    def weights_left(self, readers: Sequence[Reader]) -> dict[str, list[str]]:
-        """Return, by side, the weights that were recorded and not compared."""
+    def weights_without_counterpart(self, readers: Sequence[Reader], loose: Sequence[int]) -> dict[str, list[str]]:
+        """Return, by side, the weights that were recorded and not compared.
+
+        Parameters
+        ----------
+        loose
+            by side, its calls without a counterpart: weights in modules that one side alone has are these calls'
+        """
         sides = zip("AB", readers, self.weights, self.compared, strict=True)
-        return {name: uncompared_weights(reader, seen, compared) for name, reader, seen, compared in sides}
+        left = {name: uncompared_weights(reader, seen, compared) for name, reader, seen, compared in sides}
+        in_pairs = (left["A"] and not loose[0]) or (left["B"] and not loose[1])
+        return left if self.compared[0] and (all(left.values()) or in_pairs) else {"A": [], "B": []}
 
-
-def left_out_of(
-    seen: Seen,
-    readers: Sequence[Reader],
-    steps: Sequence[tuple[int, int]],
-    shift: Shift,
-    coverage: Coverage,
-    rows: Sequence[SlotResult],
-    min_coverage: float,
-) -> Iterator[LeftOut]:
-    """Yield what was not recorded, not compared or not judged."""
-    yield from left_out.unrecorded_phases(readers, seen.phases)
-    yield from left_out.unrecorded_modules(readers)
-    yield from left_out.uncompared_steps(readers, shift)
-    yield from left_out.uncompared_loss(readers, steps, seen.phases, rows)
-    ignored = sum(map(len, seen.ignored))
-    yield from left_out.uncompared_calls(coverage, seen.weights_left(readers), ignored, min_coverage)
-    yield from left_out.unjudged(rows, {})
+    def ignored_weights(self, readers: Sequence[Reader]) -> int:
+        """Return how many weights lie in modules that the mapping leaves out."""
+        sides = zip(readers, self.ignored, self.compared, strict=True)
+        return sum(len(uncompared_weights(reader, ignored, compared)) for reader, ignored, compared in sides)
 
 
 def _name(half: Side, place: tuple[int, str]) -> tuple[str, str]:

@@ -1,0 +1,270 @@
+"""Why an answer says less than it seems to: reasons of `UNDECIDED`, and what is said beside the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from probe.comparison.coverage import trivial_comparison
+from probe.comparison.coverage.changes import OF_ORDER
+from probe.comparison.coverage.doubts import different_models, mostly_not_comparable, not_finite, without_gradients
+from probe.comparison.coverage.logged import Logged
+from probe.comparison.distance.metrics import Status
+from probe.comparison.notes import Note, note
+from probe.comparison.optimizer.behind_last_step import changed_behind
+from probe.comparison.result import Divergence, SlotResult
+from probe.comparison.run_summary import RunSummary
+from probe.records import NEVER_STEPPED, Phase, Role
+from probe.verdict.coverage.calls import changes_in
+from probe.verdict.coverage.sides import Alone, flags_of, modes_note
+from probe.verdict.coverage.tally import Tally, passes
+from probe.verdict.judge.verdicts import State, Verdicts
+from probe.verdict.side import Side
+from probe.verdict.steps.step import Step
+
+_MOST_OPEN = 0.03
+"""share of the tensors behind another routing from which on nothing is decided"""
+_COMPUTED = (Phase.FORWARD, Phase.BACKWARD, Phase.GRADIENT)
+"""phases that weights have a part in"""
+
+
+@dataclass
+class Doubts:
+    """What is said of the steps beside their findings.
+
+    Attributes
+    ----------
+    reasons
+        why the runs cannot be called aligned
+    is_over
+        nothing can be told of later steps
+    """
+
+    tally: Tally
+    runs: tuple[RunSummary, RunSummary]
+    notes: list[Note]
+    reasons: list[Note]
+    is_over: bool = False
+    nan: Note | None = None
+    """the first tensor that is NaN on both sides, or loss that is no number there"""
+    overflowed: dict[int, Note] = field(default_factory=dict)
+    """steps that both sides skipped, since their gradients were not finite"""
+    logged: Logged = field(default_factory=Logged)
+    alone: Alone = field(default_factory=Alone)
+
+    def doubt(self, *said: Note) -> None:
+        """Take in why the runs cannot be called aligned."""
+        self.reasons += said
+        self.notes += said
+
+    # Steps
+
+    def of_step(self, step: Step, verdicts: Verdicts, findings: list[Divergence]) -> list[Divergence]:
+        """Look at a step; return its findings, none if what one side did not record may be behind them."""
+        self._tell_of_passes(step)
+        aborted = [half.is_aborted for half in (step.a, step.b)]
+        if self.is_over or aborted[0] != aborted[1]:
+            self.is_over = True
+            return []
+        lacking = _lacks_initial(step)
+        if findings and lacking and step.a.step:
+            self.is_over = True
+            path = (findings[0].a or findings[0].b)[0].path
+            self.doubt(note("weights-at-step-unknown", step=step.a.step, path=path, side=lacking))
+            findings = []
+        self._look_for_nan(step, verdicts)
+        self.notes += modes_note(step)
+        if not findings:
+            self.notes += self.logged.said(step.a.step, step.a.scalars, step.b.scalars)
+            self.notes += flags_of(step)
+            self.alone.add(step)
+            self.doubt(*_unjudged_loss(step, verdicts))
+            hidden, total = _open_behind_routing(verdicts)
+            if hidden > _MOST_OPEN * total:
+                self.doubt(note("behind-other-routing", count=hidden, total=total))
+        if step.batches.are_same:
+            self.tally.changes += changes_in(step, self.tally.trees)
+            changed = next((each for each in self.tally.changes if each.kind in OF_ORDER), None)
+            if changed is not None and not any(event.phase is Phase.FORWARD for event in verdicts.by_event):
+                self.doubt(note("order-of-calls-not-recorded", change=changed.note))
+        return [self._weighed(step, finding) for finding in findings]
+
+    def _tell_of_passes(self, step: Step) -> None:
+        """Say which micro-batches were joined, or could not be compared."""
+        batches, counts = step.batches, [sum(micro >= 0 for micro in passes(step, name)) for name in "AB"]
+        for joined, code in (
+            (batches.joined, "micro-batches-joined"),
+            (batches.joined_evaluations, "evaluations-joined"),
+        ):
+            if joined:
+                self.notes.append(note(code, step=step.a.step, count=joined))
+        forwards = [sum(micro < 0 for micro in {call.micro for call in half.calls}) for half in (step.a, step.b)]
+        if forwards[0] != forwards[1]:
+            self.notes.append(note("other-number-of-forwards", a=forwards[0], b=forwards[1]))
+        if batches.are_same:
+            return
+        never = [any(NEVER_STEPPED in text for _, _, text in half.reader.notes) for half in (step.a, step.b)]
+        split = {"a": counts[0], "b": counts[1]}
+        if never[0] != never[1]:
+            self.is_over = True
+            mine, theirs = counts if never[0] else counts[::-1]
+            self.doubt(note("steps-not-told-apart", side="A" if never[0] else "B", forwards=mine, of_other=theirs))
+        elif batches.part:
+            self.is_over = True
+            half, other = (step.a, step.b) if batches.part == "A" else (step.b, step.a)
+            share = note(
+                "part-of-the-batch",
+                side=batches.part,
+                rank=half.reader.info.rank,
+                ranks=half.reader.info.world_size,
+                other="B" if batches.part == "A" else "A",
+                other_ranks=other.reader.info.world_size,
+            )
+            self.doubt(note("part-of-batch-not-compared", share=share))
+        elif not all(counts):
+            self.is_over = True
+            said = without_gradients(self.runs) or note("no-micro-batch-on-one-side", step=step.a.step, **split)
+            self.doubt(said)
+        elif not batches.differing:
+            self.notes.append(note("micro-batches-differ", step=step.a.step, **split))
+
+    def _look_for_nan(self, step: Step, verdicts: Verdicts) -> None:
+        """Keep the first tensor that is NaN on both sides; gradients of a step that both skipped stand apart."""
+        found = _first_nan(step, verdicts)
+        if found is None:
+            return
+        if _is_skipped(step, verdicts):
+            self.overflowed[step.a.step] = found
+        else:
+            self.nan = self.nan or found
+
+    def _weighed(self, step: Step, finding: Divergence) -> Divergence:
+        """Return a finding of a later step with half its confidence, if updates of weights were not recorded."""
+        unrecorded = tuple(name for name, half in (("A", step.a), ("B", step.b)) if _is_without_updates(half))
+        if finding.phase not in _COMPUTED or not unrecorded:
+            return finding
+        return halved(finding, note("updates-not-recorded", sides=unrecorded))
+
+    # The answer
+
+    def of_answer(
+        self, findings: list[Divergence], steps: list[tuple[int, int]], min_coverage: float
+    ) -> list[Divergence]:
+        """Look at all that was compared; return the findings, the first less sure if little stands behind it."""
+        tally, coverage = self.tally, self.tally.coverage()
+        known = [row for row in tally.rows if row.metrics.is_known]
+        if is_small(tally, min_coverage):
+            told = note(
+                "few-calls-have-a-counterpart", paired=coverage.paired, total=coverage.total, side=coverage.smaller
+            )
+            findings = [halved(each, told) if at == 0 else each for at, each in enumerate(findings)]
+            said = different_models(self.runs, coverage, min_coverage)
+            self.notes.append(said)
+            self.reasons.insert(0, said)
+        if not findings and not _of_models(known):
+            tasks = [reader.info.config.get("task") for reader in tally.readers]
+            self.doubt(trivial_comparison.nothing_compared(tasks))
+        if coverage.not_comparable > len(known) > 0:
+            self.doubt(mostly_not_comparable(coverage.not_comparable, tally.rows))
+        weights = tally.left.weights_without_counterpart(tally.readers, tally.loose)
+        if any(weights.values()):
+            self.notes.append(note("weights-without-counterpart", a=tuple(weights["A"]), b=tuple(weights["B"])))
+        self.notes += trivial_comparison.notes(known)
+        if not findings:
+            self._doubt_numbers(known, steps, has_others=any(weights.values()))
+        return findings
+
+    def _doubt_numbers(self, known: list[SlotResult], steps: list[tuple[int, int]], has_others: bool) -> None:
+        """Doubt an answer behind NaN, or over zeros."""
+        tally = self.tally
+        are_trained = any(row.role is Role.DELTA and max(row.metrics.norm_a, row.metrics.norm_b) > 0 for row in known)
+        nan = self.nan or (None if are_trained else next(iter(self.overflowed.values()), None))
+        if nan is not None:
+            self.doubt(note("not-judged-behind-nan", nan=nan))
+        self.notes += self.alone.notes()
+        self.notes += changed_behind(tally.readers, steps[-1]) if steps else ()
+        told = [row for row in known if row.role is not Role.DELTA] if tally.has_updates else known
+        self.doubt(*trivial_comparison.reasons(told, tally.roots, tally.groups, has_others=has_others))
+        infinite = [
+            row
+            for row in known
+            if row.metrics.status is Status.NONFINITE
+            and row.step not in self.overflowed
+            and row.verdict != "not judged"
+        ]
+        self.doubt(*map(not_finite, infinite[:1]))
+
+
+def is_small(tally: Tally, min_coverage: float) -> bool:
+    """Return True if too few calls have a counterpart for the two to be one model."""
+    coverage = tally.coverage()
+    return bool(coverage.total) and coverage.share < min_coverage
+
+
+def tells_of_models(tally: Tally, min_coverage: float) -> bool:
+    """Return True if enough was compared for settings that differ to say something: not of two models."""
+    return bool(_of_models([row for row in tally.rows if row.metrics.is_known])) and not is_small(tally, min_coverage)
+
+
+def halved(finding: Divergence, fact: Note) -> Divergence:
+    """Return a finding with half its confidence, and why."""
+    return replace(finding, confidence=finding.confidence / 2, facts=(*finding.facts, fact))
+
+
+def _of_models(rows: list[SlotResult]) -> list[SlotResult]:
+    """Return the rows that say something of the models: any two optimizers count their steps."""
+    return [row for row in rows if row.role is not Role.STATE]
+
+
+def _lacks_initial(step: Step) -> str:
+    """Return the side that alone did not record with what weights the step began, or ``""``."""
+    lacking = [name for name, half in (("A", step.a), ("B", step.b)) if not half.params.get((Phase.INIT, Role.PARAM))]
+    return lacking[0] if len(lacking) == 1 else ""
+
+
+def _is_without_updates(half: Side) -> bool:
+    """Return True if a side that goes on from an earlier step was not to record what training makes of its weights."""
+    return half.goes_on and not half.wants(Phase.UPDATE) and any(call.has_gradients for call in half.calls)
+
+
+def _open_behind_routing(verdicts: Verdicts) -> tuple[int, int]:
+    states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
+    return (states.count(State.OPEN), len(states)) if verdicts.routed else (0, len(states))
+
+
+def _unjudged_loss(step: Step, verdicts: Verdicts) -> Iterator[Note]:
+    """Yield that the loss differs, and what it is computed from is not known or rules leave it out."""
+    if "loss-not-judged" in verdicts.notes:
+        yield note("loss-not-judged")
+    if "loss-without-outputs" in verdicts.notes:
+        yield note("loss-without-outputs", step=step.a.step, a=step.a.scalars["loss"], b=step.b.scalars["loss"])
+
+
+def _first_nan(step: Step, verdicts: Verdicts) -> Note | None:
+    for event in sorted(verdicts.by_event, key=lambda each: each.phase):
+        if event.a is not None and event.b is not None and event.a.bad[0] and event.b.bad[0]:
+            module = event.node.a.module if event.node is not None else event.place[0] if event.place else 0
+            return note(
+                "nan-on-both-sides",
+                step=step.a.step,
+                phase=event.phase.label,
+                role=event.role.label,
+                slot=event.slot_a,
+                path=step.path(module),
+            )
+    losses = [half.scalars.get("loss", 0.0) for half in (step.a, step.b)]
+    if any(map(math.isfinite, losses)):
+        return None
+    a, b = ("NaN" if math.isnan(loss) else f"{loss:g}" for loss in losses)
+    return note("loss-not-finite", step=step.a.step, a=a, b=b)
+
+
+def _is_skipped(step: Step, verdicts: Verdicts) -> bool:
+    """Return True if gradients alone have NaN, and both sides left the weights as they were, as loss scaling does."""
+    before = [event for event in verdicts.by_event if event.phase < Phase.BACKWARD]
+    has_nan = any(tensor.bad[0] for event in before for tensor in (event.a, event.b) if tensor is not None)
+    losses = [half.scalars.get("loss", 0.0) for half in (step.a, step.b)]
+    updates = [half.params.get((Phase.UPDATE, Role.DELTA), {}).values() for half in (step.a, step.b)]
+    changes = any(tensor.norm > 0 for each in updates for tensor in each)
+    return not has_nan and all(map(math.isfinite, losses)) and not changes
