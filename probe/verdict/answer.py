@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.detection_limit import limit_of_detection
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.module_pairs import module_pairs
+from probe.comparison.notes import Note
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict
 from probe.comparison.settings import DifferingSetting
 from probe.matching import Matching
@@ -20,10 +22,15 @@ from probe.verdict.coverage.doubts import Doubts
 from probe.verdict.distance.error import View
 from probe.verdict.facts import said_of
 from probe.verdict.judge.verdicts import Finding
+from probe.verdict.noise.rung import Noise
 from probe.verdict.ranks import ranks_of
 from probe.verdict.rows import metrics_of, micro_of
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
+
+if TYPE_CHECKING:
+    from probe.comparison.acceptance.result import Acceptance
+    from probe.verdict.accepting import AcceptanceTally
 
 
 def divergence_of(step: Step, finding: Finding) -> Divergence:
@@ -40,6 +47,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
             refs_b.append(_ref(step, finding, step.b.reader.modules[step.pair_of[module].b], "B"))
         elif module is None:
             refs_b += [_ref(step, finding, each, "B") for each in step.b.reader.modules if each.path == path]
+    check = finding.check
     facts, advice = said_of(step, finding)
     is_measured = finding.code != "longer-updates" and (event is None or event.is_paired)
     return Divergence(
@@ -51,8 +59,11 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         tuple(refs_b),
         metrics_of(event, finding.error) if finding.error is not None and is_measured else None,
         finding.limit if is_measured else math.nan,
-        (*facts, *ranks_of(step, finding)),
+        (*(check.facts if check is not None else ()), *facts, *ranks_of(step, finding)),
         advice,
+        error=check.error if check is not None else math.nan,
+        measure=check.measure if check is not None else "",
+        event=cast("Any", event),
         blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
         is_read=finding.code == "settings",
     )
@@ -65,11 +76,15 @@ def answer_of(
     findings: tuple[Divergence, ...],
     steps: Sequence[tuple[int, int]],
     left_out: Iterable[LeftOut],
-    settings: tuple[DifferingSetting, ...] = (),
+    settings: tuple[DifferingSetting, ...],
+    noise: Noise,
+    table: AcceptanceTally | None = None,
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
     tally, trees = doubts.tally, doubts.tally.trees
+    doubts.notes += noise.notes()
+    doubts.doubt(*noise.reasons(tally.rows))
     reasons = tuple(dict.fromkeys(doubts.reasons))
     verdict = Verdict.DIVERGED if findings else Verdict.UNDECIDED if reasons else Verdict.ALIGNED
     verdict = Verdict.UNDECIDED if a.info.run_id == b.info.run_id else verdict
@@ -80,7 +95,7 @@ def answer_of(
         findings,
         tally.coverage(),
         tuple(dict.fromkeys(notes)),
-        "built-in model",
+        noise.name,
         tuple(tally.rows),
         matching,
         str(a.path),
@@ -89,7 +104,7 @@ def answer_of(
         inputs=tally.inputs(),
         reasons=reasons,
         flip=margin_of(verdict, findings, tally.rows),
-        unseen=limit_of_detection(verdict, True, tally.rows),
+        unseen=limit_of_detection(verdict, noise.uses_built_in, tally.rows),
         left_out=tuple(left_out),
         steps=tuple(steps),
         changes=changes,
@@ -98,7 +113,16 @@ def answer_of(
         pairs=module_pairs(matching, *trees),
         runs=doubts.runs,
         settings=settings,
+        acceptance=_accepted(table, verdict, findings, reasons) if table is not None else None,
     )
+
+
+def _accepted(
+    table: AcceptanceTally, verdict: Verdict, findings: Sequence[Divergence], reasons: Sequence[Note]
+) -> Acceptance:
+    from probe.comparison.acceptance.deciding import decided  # which few comparisons ask for
+
+    return decided(cast("Any", table), verdict, findings, reasons)
 
 
 def _ref(step: Step, finding: Finding, module: ModuleInfo, side: str) -> NodeRef:

@@ -106,7 +106,8 @@ def _wrong_ranks(half: Side, finding: Finding, tensor: Tensor) -> Ranks:
     x, y = (each.values().astype(np.float64).ravel() for each in (a, b))
     apart, whole = (np.bincount(labels, np.square(each), len(ranks)) for each in (x - y, y))
     errors = np.sqrt(apart / np.maximum(whole, 1e-300))
-    is_wrong = errors > max(_PART * float(errors.max()), 0.0 if math.isnan(finding.limit) else finding.limit)
+    is_plain = not math.isnan(finding.limit) and (finding.check is None or not finding.check.measure)
+    is_wrong = errors > max(_PART * float(errors.max()), finding.limit if is_plain else 0.0)
     if is_wrong.all():
         return ()
     return _sorted(rank for each, own in zip(is_wrong, ranks, strict=True) if each for rank in own)

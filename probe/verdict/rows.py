@@ -57,6 +57,7 @@ def metrics_of(event: Event | None, error: Error | None) -> Metrics:
         error.along,
         error.norm_a,
         error.norm_b,
+        error.max_abs,
         estimated=error.view in (View.SKETCH, View.STATISTICS) and not is_equal,
         is_lower_bound=error.is_bound,
         why=mask_note(event, error) if event is not None else None,
@@ -93,7 +94,7 @@ def _row(step: Step, verdict: Verdict, blame: str) -> Iterator[SlotResult]:
         return
     module_a, module_b = _modules(step, event)
     here, there = step.a.reader.modules[module_a], step.b.reader.modules[module_b]
-    error = step.error(event)
+    error, check = step.error(event), verdict.check
     judgement = _JUDGEMENTS[verdict.state] if error is not None else "not comparable"
     yield SlotResult(
         step.a.step,
@@ -116,8 +117,10 @@ def _row(step: Step, verdict: Verdict, blame: str) -> Iterator[SlotResult]:
         _record(event.a),
         _record(event.b),
         verdict.limit,
-        error.size if error is not None else math.nan,
+        check.error if check is not None else error.size if error is not None else math.nan,
         verdict=judgement,
+        measure=check.measure if check is not None else "",
+        is_fixed=check is not None and check.is_fixed,
         sources=verdict.sources,
         exemption=verdict.code,
         blame=blame,

@@ -71,7 +71,7 @@ class Side:
     """
 
     def __init__(self, reader: Reader, step: int, views: Mapping[Place, View], *, begins: bool = False) -> None:
-        self.reader, self.step = reader, step
+        self.reader, self.step, self.begins = reader, step, begins
         self.framework = reader.info.framework
         self.groups = reader.groups_of(step)
         self.scalars = reader.scalars_of(step)

@@ -82,9 +82,3 @@ def test_a_weight_without_a_partner_stands_beside_the_verdict(tmp_path):
 def test_one_run_compared_with_itself_shows_nothing(tmp_path):
     a = record(tmp_path / "a.h5")
     assert compare(a, a).verdict == "undecided"
-
-
-def test_an_option_that_is_not_there_yet_is_refused(tmp_path):
-    a = record(tmp_path / "a.h5")
-    with pytest.raises(Exception, match="rtol"):
-        compare(a, a, rtol=1e-3)

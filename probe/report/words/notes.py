@@ -447,5 +447,6 @@ WORDS: dict[str, str | Callable[..., str]] = {
     "sources-of-tolerance-not-judged": (
         "tensors are beyond the tolerance, and what they were computed from could not be judged"
     ),
+    "loss-not-judged": "the loss differs by more than rounding, and rules leave it out",
     "outputs-ignored-by-rules": "nothing that modules return was judged: rules leave it out",
 }

@@ -234,7 +234,9 @@ def _open_behind_routing(verdicts: Verdicts) -> tuple[int, int]:
 
 
 def _unjudged_loss(step: Step, verdicts: Verdicts) -> Iterator[Note]:
-    """Yield that the loss differs and what it is computed from is not known."""
+    """Yield that the loss differs, and what it is computed from is not known or rules leave it out."""
+    if "loss-not-judged" in verdicts.notes:
+        yield note("loss-not-judged")
     if "loss-without-outputs" in verdicts.notes:
         yield note("loss-without-outputs", step=step.a.step, a=step.a.scalars["loss"], b=step.b.scalars["loss"])
 

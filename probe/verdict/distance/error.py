@@ -34,11 +34,18 @@ class Error:
     view: View = View.SAME
     is_bound: bool = False
     """a lower bound: all that statistics tell"""
+    max_abs: float = math.nan
+    """largest difference of two elements; NaN without values"""
 
     @property
     def apart(self) -> float:
         """‖A−B‖."""
         return self.size * max(self.norm_a, self.norm_b) if math.isfinite(self.size) else math.inf
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether element stood against element."""
+        return self.view in (View.EQUAL, View.SAME, View.PERMUTED, View.FLAT)
 
     @property
     def off(self) -> float:

@@ -36,11 +36,21 @@ def from_values(a: Tensor, b: Tensor, may_permute: bool) -> Error:
         y = y if x.shape == y.shape else y.reshape(x.shape) if is_merged(a.form, b.form) else y.T
         differing = 1.0 if x.shape != y.shape else float(np.mean(x != y)) if x.size else 0.0
         return Error(differing, a.norm, b.norm, view=View.INTEGERS)
-    best: Error | None = None
+    return _best(x, y, may_permute)[0]
+
+
+def laid(a: Tensor, b: Tensor, may_permute: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of both as they are compared, flat, in the order of A."""
+    _, x, y = _best(a.values(), b.values(), may_permute)
+    return x.reshape(-1), y.reshape(-1)
+
+
+def _best(x: np.ndarray, y: np.ndarray, may_permute: bool) -> tuple[Error, np.ndarray, np.ndarray]:
+    best: tuple[Error, np.ndarray, np.ndarray] | None = None
     for view, left, right in _views(x, y, may_permute):
         found = replace(error_of(left, right), view=view)
-        best = found if best is None or found.size < best.size else best
-        if best.size < _FITS:
+        best = (found, left, right) if best is None or found.size < best[0].size else best
+        if best[0].size < _FITS:
             break
     assert best is not None
     return best
@@ -76,6 +86,7 @@ def error_of(x: np.ndarray, y: np.ndarray) -> Error:
     difference = y - x
     apart = math.sqrt(difference @ difference)
     if not apart:
-        return Error(0.0, norm_a, norm_b)
+        return Error(0.0, norm_a, norm_b, max_abs=0.0)
+    largest = max(float(difference.max()), -float(difference.min()))
     along = float(difference @ x) / (apart * norm_a) if norm_a else 0.0
-    return Error(apart / max(norm_a, norm_b), norm_a, norm_b, along)
+    return Error(apart / max(norm_a, norm_b), norm_a, norm_b, along, max_abs=largest)

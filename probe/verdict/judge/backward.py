@@ -9,14 +9,12 @@ from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
 from probe.verdict.judge import blame
-from probe.verdict.judge.judging import Judging, bounded, is_off
+from probe.verdict.judge.judging import SEVERAL, Judging, bounded, is_off
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, BACKWARD, JUDGES_NOTHING, NORMS
+from probe.verdict.noise.rung import Check
 from probe.verdict.noise.terms import kink_limit, sibling_limit, softmax_gain, subnormal_limit
 from probe.verdict.steps.events import Event, Node
-
-_SEVERAL = 32
-"""elements of a gradient from which on the direction of its error is no chance"""
 
 
 def judge_backward(judging: Judging) -> float:
@@ -49,6 +47,8 @@ class _Backward:
         self.judging, self.lowest, self.factor = judging, lowest, factor
         self.so_far: dict[Node | None, float] = defaultdict(float)
         """by call: the largest error of a gradient in it"""
+        self.beyond: dict[Node | None, float] = defaultdict(float)
+        """by call: the largest of them that measured noise does not explain"""
         self.apart: dict[Node | None, float] = defaultdict(float)
         """by call: the largest absolute error, by element, of what its own code passed back"""
         self.is_wrong: set[Node | None] = set()
@@ -64,29 +64,44 @@ class _Backward:
         judging, node = self.judging, event.node
         assert node is not None
         error, u = judging.step.error(event, self.factor), max(event.u, self.lowest)
+        sources = self._gain(event) * self._sources(event)
         if error is None:
             if event.is_paired or not self._is_missing(event):
                 return
-            error, limit = Error(math.inf), 0.0
+            error = Error(math.inf)
+            check = Check(math.inf, 0.0, True)
         else:
             limit = self._limit(event, error, u)
-        sources = self._gain(event) * self._sources(event)
-        is_wrong = limit < JUDGES_NOTHING and (error.size > limit or self._is_multiple(event, error, u, sources))
+            check = judging.check(
+                event,
+                error,
+                limit,
+                BACKWARD,
+                u,
+                self._excess(event),
+                has_direction=self._is_multiple(event, error, u, sources),
+                is_judged=limit < JUDGES_NOTHING,
+            )
         is_behind = any(each in self.is_wrong for each in (node, *node.callers(), None)) or self._is_forward_wrong(
             event
         )
-        if not is_wrong:
-            judging.explained(event, error, BACKWARD.floor(u), u, limit, sources, is_behind)
-        elif is_behind:
-            judging.verdicts.add(Verdict(event, State.INHERITS, bounded(error.size), u, limit, is_behind=True))
+        own, limit = bounded(error.size), check.limit
+        if check.code:
+            verdict = Verdict(event, State.OPEN, sources, u, limit, is_behind=is_behind, code=check.code, check=check)
+            judging.verdicts.add(verdict)
+            return
+        if not check.is_wrong:
+            judging.explained(event, error, BACKWARD.floor(u), u, check, sources, is_behind)
+        elif is_behind or check.is_consequence:
+            judging.verdicts.add(Verdict(event, State.INHERITS, own, u, limit, is_behind=True, check=check))
         elif not event.is_paired and self.cut is not None and self.cut[1] == "frozen":
             return  # the gradients of parameters tell
         else:
-            judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit, sources=sources))
+            judging.verdicts.add(Verdict(event, State.INTRODUCED, own, u, limit, sources=sources, check=check))
             is_cut = self.cut is not None and not event.is_paired
             path, code = self.cut if self.cut is not None and is_cut else blame.of_gradient(judging, event)
             phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
-            judging.finds(phase, (path,), event, limit, code, error=error)
+            judging.finds(phase, (path,), event, limit, code, error=error, check=check)
             self.is_wrong.add(None)
         self._note(event, error, sources)
 
@@ -107,19 +122,32 @@ class _Backward:
     def _sources(self, event: Event) -> float:
         node = event.node
         assert node is not None
-        users = self.judging.graph.users(event) if event.role is not Role.GRAD_INPUT else []
-        seen = max(self.so_far[each] for each in (node, *node.callers(), *users))
+        seen = max(self.so_far[each] for each in (node, *node.callers(), *self._users(event)))
         return max(seen, self._saved_error(node), self.judging.verdicts.error(self.judging.graph.value_event(event)))
 
+    def _users(self, event: Event) -> list[Node]:
+        return self.judging.graph.users(event) if event.role is not Role.GRAD_INPUT else []
+
+    def _excess(self, event: Event) -> float:
+        """Return what measured noise does not explain of the errors of the sources."""
+        node, value = event.node, self.judging.graph.value_event(event)
+        assert node is not None
+        saved = self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))[1]
+        seen = self.judging.verdicts.by_event.get(value) if value is not None else None
+        own = seen.beyond if seen is not None else 0.0
+        return max(saved, own, *(self.beyond[each] for each in (node, *node.callers(), *self._users(event))))
+
     def _saved_error(self, node: Node) -> float:
-        return self.saved.get(node.parent if node.parent is not None else node, 0.0)
+        return self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))[0]
 
     def _note(self, event: Event, error: Error, sources: float) -> None:
         node = event.node
         assert node is not None
         known = bounded(error.size) if not error.is_bound else max(bounded(error.size), sources)
+        excess = self.judging.noise.excess(event, error)
         for each in (node, node.parent):
             self.so_far[each] = max(self.so_far[each], known)
+            self.beyond[each] = max(self.beyond[each], known if excess is None else excess)
         if event.role is Role.GRAD_OUTPUT and event.is_paired and not error.is_bound:
             assert event.a is not None
             self.apart[node.parent] = max(self.apart[node.parent], error.apart / math.sqrt(max(event.a.size, 1)))
@@ -137,7 +165,7 @@ class _Backward:
             value = self.judging.verdicts.by_event.get(self.judging.graph.value_event(event) or event)
             if is_off(event, error, u, value.off if value is not None else 0.0):
                 return True
-        is_along = event.a.size >= _SEVERAL and abs(error.along) >= ALONG_BACKWARD
+        is_along = event.a.size >= SEVERAL and abs(error.along) >= ALONG_BACKWARD
         rows = event.a.size / max(event.a.shape[-1] if event.a.shape else 1, 1)
         by_chance = error.size / math.sqrt(rows)  # each sample's gradient is one number times what the loss looks at
         return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources) + by_chance
@@ -187,11 +215,12 @@ def _is_comparable(judging: Judging, event: Event) -> bool:
     return all(judging.verdicts.state(each) is not State.HEALED for each in (value, made_by))
 
 
-def _saved(judging: Judging) -> dict[Node, float]:
-    """Return, by call, the largest error of what it and all calls inside it were given and returned."""
-    found: dict[Node, float] = defaultdict(float)
+def _saved(judging: Judging) -> dict[Node, tuple[float, float]]:
+    """Return, by call, the largest error and excess of what it and all calls inside it were given and returned."""
+    found: dict[Node, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for event, verdict in judging.verdicts.by_event.items():
         if event.node is not None and event.phase is Phase.FORWARD:
             for around in (event.node, *event.node.callers()):
-                found[around] = max(found[around], verdict.error)
+                error, excess = found[around]
+                found[around] = max(error, verdict.error), max(excess, verdict.beyond)
     return found

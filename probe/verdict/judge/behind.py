@@ -56,7 +56,8 @@ def judge_behind(judging: Judging) -> None:
     alone: list[dict[Place, float]] = []
     for side in (0, 1):
         own = {place: (each[side], each[1 - side]) for place, each in known.items() if each[side].is_real}
-        alone.append({place: x.size for place, (x, y) in own.items() if y.size < _OTHER_SIDE * x.size})
+        sizes = {place: x.size for place, (x, y) in own.items() if y.size < _OTHER_SIDE * x.size}
+        alone.append(_unexplained(judging, sizes))
     which = max((0, 1), key=lambda side: max(alone[side].values(), default=0.0))
     if alone[which]:
         found = alone[which]
@@ -76,7 +77,7 @@ def judge_behind(judging: Judging) -> None:
 def _changes(judging: Judging) -> _Both:
     """Return what changes the weights of both sides beside their updates."""
     parameters = judging.step.parameters
-    before = {event.place: event for event, _ in judging.before}
+    before = {event.place: event for event, *_ in judging.before}
     updates = {event.place: event for event in parameters.events(Phase.UPDATE, Role.DELTA)}
     found: _Both = {}
     for event in parameters.events(Phase.UPDATE, Role.PARAM):
@@ -115,7 +116,16 @@ def _apart(judging: Judging, known: _Both) -> tuple[dict[Place, float], float]:
         steps = UPDATE_GAIN * math.sqrt(max(errors.get(place, 1.0), 2**-24)) + (a.rounding + b.rounding) / max(sizes)
         if gap > max(_OTHER_SIDE, steps):
             found[place] = gap
-    return found, lengths[1] / lengths[0] if lengths[0] else math.inf
+    return _unexplained(judging, found), lengths[1] / lengths[0] if lengths[0] else math.inf
+
+
+def _unexplained(judging: Judging, found: dict[Place, float]) -> dict[Place, float]:
+    """Return the changes of weights that the step left further apart than the rung that judges lets pass."""
+    step = judging.step
+    events = {event.place: event for event in step.parameters.events(Phase.UPDATE, Role.PARAM)} if found else {}
+    errors = {place: step.error(events[place]) for place in found}
+    passed = {place for place, error in errors.items() if error and judging.noise.explains(events[place], error)}
+    return {place: size for place, size in found.items() if place not in passed}
 
 
 def _largest(judging: Judging, found: dict[Place, float], known: int) -> dict[str, object]:

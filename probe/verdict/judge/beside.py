@@ -28,17 +28,14 @@ def judge_beside(judging: Judging) -> None:
         if not is_before and not (a.kind == b.kind == "integer"):
             continue
         limit = FORWARD.floor(event.u) if a.kind != "integer" else 0.0
-        is_wrong = error is None or error.size > limit
-        state = (
-            State.OPEN
-            if error is None
-            else State.INTRODUCED
-            if is_wrong
-            else State.AGREES
-            if error and error.size
-            else State.EQUAL
-        )
-        size = 1.0 if error is None else bounded(error.size)
-        judging.verdicts.add(Verdict(event, state, size, event.u, limit))
-        if is_wrong:
-            judging.finds(Phase.FORWARD, ("",), event, limit, "model-input", error=error)
+        if error is None:
+            judging.verdicts.add(Verdict(event, State.OPEN, 1.0, event.u, limit))
+            if judging.may_find(event):
+                judging.finds(Phase.FORWARD, ("",), event, limit, "model-input")
+            continue
+        check = judging.check(event, error, limit, FORWARD, event.u, 0.0)
+        state, size, code = State.AGREES if error.size else State.EQUAL, bounded(error.size), check.code
+        state = State.OPEN if code else State.INTRODUCED if check.is_wrong else state
+        judging.verdicts.add(Verdict(event, state, size, event.u, check.limit, code=code, check=check))
+        if check.is_wrong:
+            judging.finds(Phase.FORWARD, ("",), event, check.limit, "model-input", error=error, check=check)

@@ -19,6 +19,7 @@ from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_er
 from probe.verdict.judge.loss import loss_agrees
 from probe.verdict.judge.verdicts import Sources, State, Verdict
 from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING
+from probe.verdict.noise.rung import Check
 from probe.verdict.noise.terms import routing_limit, softmax_gain
 from probe.verdict.steps.events import Event, Node
 
@@ -45,7 +46,7 @@ def judge_forward(judging: Judging) -> None:
             if rows <= of_rows * routing_limit(of_rows, sources.error):
                 judging.verdicts.routed[scope] = rows / of_rows
         if error is None:
-            if _is_other_batch(judging, event):
+            if _is_other_batch(judging, event) and judging.may_find(event):
                 judging.verdicts.add(Verdict(event, State.INTRODUCED, 1.0, sources.u, 0.0))
                 assert event.node is not None
                 judging.finds(Phase.FORWARD, (event.node.a.path,), event, 0.0, "model-input")
@@ -53,7 +54,7 @@ def judge_forward(judging: Judging) -> None:
             if not _is_wrong_size(judging, event, sources):
                 passed = max(sources.error, _routed(judging, event))
                 verdict = Verdict(event, State.OPEN, passed, sources.u, is_behind=sources.is_wrong, code="other-size")
-                judging.verdicts.add(verdict)
+                judging.verdicts.add(replace(verdict, excess=max(sources.excess, _routed(judging, event))))
                 continue
             error = Error(1.0)
         _judge_value(judging, event, error, sources)
@@ -65,8 +66,9 @@ def sources_of(judging: Judging, event: Event) -> Sources:
     segment = judging.graph.segment(event)
     made_of = judging.graph.sources(event)
     found = verdicts.of(made_of)
-    error, u = verdicts.weights.get(segment.a.module, (0.0, 0.0)) if segment is not None else (0.0, 0.0)
-    error = min(1.0, error if judging.is_first else _LATER * error)
+    nothing = (0.0, 0.0, 0.0)
+    error, u, excess = verdicts.weights.get(segment.a.module, nothing) if segment is not None else nothing
+    error, excess = (min(1.0, each if judging.is_first else _LATER * each) for each in (error, excess))
     u = max(found.u, event.u, u)
     if segment is not None:
         has_own_code = event.role is Role.INPUT or bool(segment.inner)
@@ -75,7 +77,7 @@ def sources_of(judging: Judging, event: Event) -> Sources:
         for call in segment.a.inner:
             if call not in step.of_a:
                 u = max([u, *(tensor.u for tensor in call.of(Role.OUTPUT).values())])
-    return replace(found, error=max(found.error, error), u=u)
+    return replace(found, error=max(found.error, error), u=u, excess=max(found.excess, excess))
 
 
 def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
@@ -92,53 +94,59 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
             alike = _error_of_alike(judging, event)
             error, limit = (alike, limit) if alike is not None else (error, max(limit, routed))
     sources_off = sources.off if judging.is_first else None
-    is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
+    is_off = has_direction(event, error, sources.u, sources.error, sources_off)
     floor, own = FORWARD.floor(sources.u), bounded(error.size)
+    check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, has_direction=is_off)
 
-    def add(state: State, carried: float, code: str = "") -> None:
-        off = norm_error(event, error)
-        verdicts.add(
-            Verdict(event, state, carried, sources.u, limit, off, sources.is_wrong, code, sources=sources.error)
-        )
+    def add(state: State, carried: float | None, code: str = "") -> None:
+        """Give a verdict that passes on an error, or None: those of its sources."""
+        off, excess = norm_error(event, error), sources.excess if carried is None else None
+        passed = sources.error if carried is None else carried
+        is_behind = sources.is_wrong or check.is_consequence
+        verdict = Verdict(event, state, passed, sources.u, check.limit, off, is_behind, code, sources.error, check)
+        verdicts.add(replace(verdict, excess=excess))
 
-    if limit >= JUDGES_NOTHING and error.size > floor:
+    if check.code:
+        add(State.OPEN, None, check.code)
+    elif limit >= JUDGES_NOTHING and error.size > floor and not check.is_fixed:
         add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
-    elif not is_wrong and not _shows_buffer(judging, event, error):
-        judging.explained(event, error, floor, sources.u, limit, sources.error, sources.is_wrong)
-    elif _is_representation(judging, event, sources, limit):
-        add(State.HEALED, sources.error, "moved-border")
+    elif not check.is_wrong and (check.is_fixed or not _shows_buffer(judging, event, error)):
+        judging.explained(event, error, floor, sources.u, check, sources.error, sources.is_wrong)
+    elif _is_representation(judging, event, error, sources, limit):
+        add(State.HEALED, None, "moved-border")
     elif _waits_for_loss(judging, event):
-        add(State.OPEN, sources.error, "label-inputs")
-    elif sources.is_wrong:
+        add(State.OPEN, None, "label-inputs")
+    elif sources.is_wrong or check.is_consequence:
         add(State.INHERITS, own)
     else:
         add(State.INTRODUCED, own)
-        _find(judging, event, error, limit)
+        _find(judging, event, error, check)
 
 
-def _find(judging: Judging, event: Event, error: Error, limit: float) -> None:
+def _find(judging: Judging, event: Event, error: Error, check: Check) -> None:
     """Name who answers for a tensor that nothing explains."""
     labels = _labels_of(judging, event)
     if labels is not None:
-        judging.finds(Phase.FORWARD, ("",), labels, limit, "model-input", error=judging.step.error(labels))
+        judging.finds(Phase.FORWARD, ("",), labels, check.limit, "model-input", error=judging.step.error(labels))
         return
     paths, code = blame.of_value(judging, event)
     buffer = _differing_buffer(judging, paths)
     if buffer is not None:
         judging.finds(Phase.INIT, paths[:1], buffer, 0.0, "buffer", error=judging.step.error(buffer))
     else:
-        judging.finds(Phase.FORWARD, paths, event, limit, code, error=error)
+        judging.finds(Phase.FORWARD, paths, event, check.limit, code, error=error, check=check)
 
 
-def _is_representation(judging: Judging, event: Event, sources: Sources, limit: float) -> bool:
+def _is_representation(judging: Judging, event: Event, error: Error, sources: Sources, limit: float) -> bool:
     """Return True if a tensor differs in how it is written, or in rows that the loss does not see."""
     step = judging.step
     assert event.a is not None and event.b is not None
     gradients = step.gradients_of(event)
     seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
-    error = step.error(event)
-    if seen is not None and error is not None and seen.size <= limit and seen.apart <= CARRIED * error.apart:
-        return True
+    whole = step.error(event)
+    if seen is not None and whole is not None and seen.size <= limit < error.size:
+        if seen.apart <= CARRIED * whole.apart:
+            return True
     if not may_be_written_otherwise(step, event):
         return False
     if event.role is Role.OUTPUT and activation_between(event.a, event.b, FORWARD.limit(sources.u, sources.error)):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.estimates import look_permuted
 from probe.verdict.judge.healing import BEFORE_LOSS
-from probe.verdict.judge.judging import MOST, Judging, bounded, common_factor
+from probe.verdict.judge.judging import MOST, SEVERAL, Judging, bounded, common_factor
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import Finding, State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
+from probe.verdict.noise.rung import Check
 from probe.verdict.noise.terms import subnormal_limit
 from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
@@ -22,7 +23,6 @@ _CANCELLED = 0.1
 """share of what came back below which a sum over rows has cancelled out: the errors of rows may have one direction"""
 _OTHER_SPLIT, _OTHER_SPLIT_32 = 4.0, 1024.0
 """of √u in 16 bits, and of u: what is left of an error if another split of the batch leaves the way uncompared"""
-_SEVERAL = 32
 _GONE = 0.02
 """what loss and gradients keep of a difference that they took back is at most this share of it"""
 
@@ -37,6 +37,7 @@ class _Scale:
     terms: float = 0.0
     """norm of the products that a weight's gradient sums up"""
     error: float = 0.0
+    excess: float = 0.0
     is_wrong: bool = False
 
     @property
@@ -50,7 +51,7 @@ class _Wrong:
     excess: float
     event: Event
     error: Error
-    limit: float
+    check: Check
 
 
 def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
@@ -67,10 +68,10 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
         error = step.error(event, factor)
         if error is None:
             if _is_without(judging, event) and any(each.is_paired for each in events):
-                wrong.append(_Wrong(math.inf, event, Error(math.inf), 0.0))
+                wrong.append(_Wrong(math.inf, event, Error(math.inf), Check(math.inf, 0.0, True)))
             continue
         assert event.a is not None and event.b is not None
-        scale = scales.get(event.place[0], _Scale(error=worst))
+        scale = scales.get(event.place[0], _Scale(error=worst, excess=worst))
         u, larger = max(event.u, lowest), max(error.norm_a, error.norm_b)
         size = max(larger, scale.came, scale.terms if len(event.a.form) > 1 else 0.0)
         if larger < _CANCELLED * size:
@@ -81,15 +82,27 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
             limit = max(limit, _OTHER_SPLIT * math.sqrt(u) if u > SIXTEEN_BITS else _OTHER_SPLIT_32 * u)
         found[event.place] = error.size
         is_multiple = larger >= size / 2 and _is_multiple(event, error, u, scale.error)
-        is_wrong = (relative > limit or is_multiple) and limit < JUDGES_NOTHING
-        is_behind = scale.is_wrong or any_finding
-        state = State.AGREES if relative <= GRADIENT.floor(u) and not is_wrong else State.INHERITS
+        check = judging.check(
+            event,
+            error,
+            limit,
+            GRADIENT,
+            u,
+            scale.excess,
+            has_direction=is_multiple,
+            is_judged=limit < JUDGES_NOTHING,
+            relative=relative,
+        )
+        is_behind = scale.is_wrong or any_finding or check.is_consequence
+        is_small = (relative <= GRADIENT.floor(u) or check.is_fixed) and not check.is_wrong
+        state = State.AGREES if is_small else State.INHERITS
         state = State.EQUAL if step.is_equal(event) and factor == 1 else state
-        state = State.INTRODUCED if is_wrong and not is_behind else state
-        verdicts.add(Verdict(event, state, bounded(relative), u, limit, is_behind=is_behind))
+        state = State.INTRODUCED if check.is_wrong and not is_behind else State.OPEN if check.code else state
+        verdict = Verdict(event, state, bounded(relative), u, check.limit, is_behind=is_behind, check=check)
+        verdicts.add(replace(verdict, code=check.code))
         shown += bool(size and larger / size > 4 * limit)
-        if is_wrong and not is_behind:
-            wrong.append(_Wrong(max(relative / limit, 1.0), event, error, limit))
+        if check.is_wrong and not is_behind:
+            wrong.append(_Wrong(max(check.share, 1.0), event, error, check))
     if wrong and not any_finding:
         _find(judging, wrong, shown)
     return found
@@ -147,8 +160,8 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
     is_all = len(wrong) >= MOST * max(shown, 1) and len(modules) > 2
     assert worst.event.place is not None
     path, code = ("", "all-gradients") if is_all else (judging.step.path(worst.event.place[0]), "gradient")
-    facts = len(wrong), max(shown, len(wrong)), common_factor([each.error for each in wrong])
-    judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error, facts=facts)
+    limit, facts = worst.check.limit, (len(wrong), max(shown, len(wrong)), common_factor([w.error for w in wrong]))
+    judging.finds(Phase.GRADIENT, (path,), worst.event, limit, code, error=worst.error, facts=facts, check=worst.check)
 
 
 def _is_without(judging: Judging, event: Event) -> bool:
@@ -159,7 +172,7 @@ def _is_without(judging: Judging, event: Event) -> bool:
 
 def _is_multiple(event: Event, error: Error, u: float, sources: float) -> bool:
     assert event.a is not None
-    is_along = event.a.size >= _SEVERAL and abs(error.along) >= ALONG_BACKWARD and not error.is_bound
+    is_along = event.a.size >= SEVERAL and abs(error.along) >= ALONG_BACKWARD and not error.is_bound
     return is_along and math.isfinite(error.size) and error.off > max(NORMS.floor(u), NORMS.gain * sources)
 
 
@@ -180,10 +193,11 @@ def _scales(judging: Judging) -> dict[int, _Scale]:
             scale.terms = math.hypot(scale.terms, each.norm * given.norm / math.sqrt(count))
         if came or node.parent is None:
             for verdict in judging.verdicts.of_node(node):
-                scale.error = max(scale.error, verdict.error)
+                scale.error, scale.excess = max(scale.error, verdict.error), max(scale.excess, verdict.beyond)
                 scale.is_wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
         for verdict in (each for inner in node.inner for each in judging.verdicts.of_node(inner)):
-            scale.error = max(scale.error, verdict.error if verdict.event.phase is Phase.BACKWARD else 0.0)
+            if verdict.event.phase is Phase.BACKWARD:
+                scale.error, scale.excess = max(scale.error, verdict.error), max(scale.excess, verdict.beyond)
     modules = step.a.reader.modules
     for module in {place[0] for place in step.a.places}:  # weights that other code uses: what came back to that
         around = module
@@ -192,10 +206,12 @@ def _scales(judging: Judging) -> dict[int, _Scale]:
         if around not in (-1, module):
             own, other = found[module], found[around]
             own.squares, own.rows, own.error = other.squares, other.rows, max(own.error, other.error)
+            own.excess = max(own.excess, other.excess)
             own.is_wrong |= other.is_wrong
     for owners in step.parameters.owners():
         together = [found[each] for each in owners]
         squares, error = sum(each.squares for each in together), max(each.error for each in together)
+        excess = max(each.excess for each in together)
         for each in together:
-            each.squares, each.error = squares, error
+            each.squares, each.error, each.excess = squares, error, excess
     return dict(found)

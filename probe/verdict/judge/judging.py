@@ -11,21 +11,20 @@ from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase
 from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.verdicts import Finding, State, Verdict, Verdicts
-from probe.verdict.noise.model import ALONG, FEW, NORMS
+from probe.verdict.noise.model import ALONG, FEW, MANY, NORMS, WEIGHTS, Row
+from probe.verdict.noise.rung import Check, StepNoise
 from probe.verdict.noise.terms import peaks_of
 from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
 
-Weights = Sequence[tuple[Event, Error]]
-"""weights with their errors"""
+Weights = Sequence[tuple[Event, Error, float | None]]
+"""weights with their errors, and what measured noise does not explain of them"""
 MOST = 0.6
 """share of the parameters from which on a finding is about all of them"""
-
-
-_MANY = 256
-"""elements from which on rounding leaves the mean as it is"""
+SEVERAL = 32
+"""elements of a gradient from which on the direction of its error is no chance"""
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,50 @@ class Judging:
         the step begins with the weights that were compared
     before
         the weights that it begins with, with their errors
+    noise
+        the rung that judges
     kept
-        errors of what the optimizer keeps, as the step begins
+        error and excess of what the optimizer keeps, as the step begins
     """
 
     step: Step
     graph: Graph
     verdicts: Verdicts
     is_first: bool
+    noise: StepNoise
     before: Weights = ()
-    kept: Mapping[Place | None, float] = field(default_factory=dict)
+    kept: Mapping[Place | None, tuple[float, float]] = field(default_factory=dict)
+
+    def check(
+        self,
+        event: Event,
+        error: Error,
+        limit: float,
+        row: Row,
+        u: float,
+        excess: float,
+        *,
+        has_direction: bool = False,
+        is_judged: bool = True,
+        relative: float | None = None,
+    ) -> Check:
+        """Return what is held against what, by the rung that judges.
+
+        Parameters
+        ----------
+        limit, has_direction, is_judged
+            what the built-in model says: what is larger or has a direction is wrong, if it can be judged
+        relative
+            the error on the scale of the limit, where that is not the one of the tensors
+        """
+        size = error.size if relative is None else relative
+        is_wrong = is_judged and (size > limit or has_direction)
+        return self.noise.check(event, error, Check(size, limit, is_wrong, has_direction), row, u, excess)
+
+    def may_find(self, event: Event) -> bool:
+        """Return True if two tensors that cannot be compared are a finding: no rule of the rung leaves them out."""
+        check = self.check(event, Error(math.inf), 0.0, WEIGHTS, event.u, 0.0)
+        return check.is_wrong and not check.is_consequence
 
     def finds(
         self,
@@ -60,23 +93,25 @@ class Judging:
         error: Error | None = None,
         facts: tuple[Any, ...] = (),
         is_shown: bool = True,
+        check: Check | None = None,
     ) -> None:
         """Add a finding."""
         micro = event.node.a.micro if event is not None and event.node is not None else 0
         self.verdicts.findings.append(
-            Finding(self.step.a.step, micro, phase, paths, event, error, limit, code, facts, is_shown)
+            Finding(self.step.a.step, micro, phase, paths, event, error, limit, code, facts, is_shown, check)
         )
 
     def explained(
-        self, event: Event, error: Error, floor: float, u: float, limit: float, sources: float, behind: bool
+        self, event: Event, error: Error, floor: float, u: float, check: Check, sources: float, behind: bool
     ) -> None:
         """Note an event whose error rounding or its sources explain."""
         is_equal = error.size == 0 and (error.view is View.MASK or not error.is_bound)
         state = State.EQUAL if is_equal else State.AGREES
-        state = State.INHERITS if error.size > floor or behind else state
+        state = State.INHERITS if (error.size > floor or behind) and not check.is_fixed else state
         carried = max(error.size, sources, u) if error.is_bound else error.size
-        off = norm_error(event, error)
-        self.verdicts.add(Verdict(event, state, bounded(carried), u, limit, off, behind, sources=sources))
+        off, excess = norm_error(event, error), self.noise.excess(event, error)
+        verdict = Verdict(event, state, bounded(carried), u, check.limit, off, behind, "", sources, check, excess)
+        self.verdicts.add(verdict)
 
     def lowest_precision(self) -> float:
         """Return the largest roundoff of the forward pass."""
@@ -123,7 +158,7 @@ def _mean_error(event: Event, error: Error) -> float:
     a, b = event.a, event.b
     assert a is not None and b is not None
     larger = max(error.norm_a, error.norm_b)
-    if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < _MANY:
+    if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < MANY:
         return 0.0
     shift = math.sqrt(a.size) * abs(a.mean - b.mean) / larger
     return shift if shift <= 2 * error.size else 0.0  # of masks, by other numbers

@@ -12,6 +12,7 @@ from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.verdicts import State
 from probe.verdict.noise.model import LOSS
+from probe.verdict.noise.rung import Check
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
@@ -23,7 +24,7 @@ _AGREES = 2e-6
 
 
 def loss_error(step: Step) -> Error | None:
-    """Return the largest relative error of the logged losses; None without."""
+    """Return the largest relative error of the logged losses, with the losses themselves as norms; None without."""
     found = []
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
@@ -31,9 +32,9 @@ def loss_error(step: Step) -> Error | None:
             is_known = math.isfinite(a), math.isfinite(b)
             is_other = is_known[0] != is_known[1] or (math.isinf(a) and a == -b)
             if all(is_known):
-                found.append(Error(abs(a - b) / max(abs(a), abs(b), _NONE), abs(a), abs(b)))
+                found.append(Error(abs(a - b) / max(abs(a), abs(b), _NONE), a, b))
             else:
-                found.append(Error(math.inf if is_other else 0.0, abs(a), abs(b), view=View.NON_FINITE))
+                found.append(Error(math.inf if is_other else 0.0, a, b, view=View.NON_FINITE))
     return max(found, key=lambda each: each.size) if found else None
 
 
@@ -41,7 +42,7 @@ def loss_agrees(judging: Judging) -> bool:
     """Return True if a loss was logged that shows no difference; one of 0 shows nothing."""
     found = loss_error(judging.step)
     u = max((out.u for node in judging.step.nodes for out in node.outputs), default=0.0)
-    return found is not None and found.norm_a + found.norm_b > _NONE and found.size < max(_AGREES, u / 4)
+    return found is not None and max(abs(found.norm_a), abs(found.norm_b)) > _NONE and found.size < max(_AGREES, u / 4)
 
 
 def judge_loss(judging: Judging) -> None:
@@ -53,8 +54,11 @@ def judge_loss(judging: Judging) -> None:
     roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
-    limit = _limit(judging, roots, max(found.norm_a, found.norm_b, _NONE)) if math.isfinite(found.size) else 0.0
-    if found.size <= limit:
+    limit = _limit(judging, roots, max(abs(found.norm_a), abs(found.norm_b), _NONE)) if math.isfinite(found.size) else 0.0
+    check = judging.noise.loss(found.norm_a, found.norm_b, Check(found.size, limit, found.size > limit))
+    if check.code and found.size > limit:
+        verdicts.notes.append("loss-not-judged")
+    if check.code or check.is_consequence or not check.is_wrong:
         return
     if not roots:
         if not verdicts.findings and step.nodes:
@@ -65,7 +69,7 @@ def judge_loss(judging: Judging) -> None:
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
-        judging.finds(Phase.LOSS, ("",), None, limit, "loss", error=found)
+        judging.finds(Phase.LOSS, ("",), None, check.limit, "loss", error=found, check=check)
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:

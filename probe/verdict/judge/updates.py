@@ -12,6 +12,7 @@ from probe.verdict.judge.judging import MOST, Judging, bounded, common_factor
 from probe.verdict.judge.settings import Setting, differing_settings, idle
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, WEIGHTS, update_limit
+from probe.verdict.noise.rung import Check
 from probe.verdict.side import Place
 from probe.verdict.steps.events import Event
 
@@ -34,6 +35,7 @@ class _Wrong:
     error: Error
     limit: float
     code: str
+    check: Check | None = None
 
 
 def judge_updates(judging: Judging, gradients: dict[Place, float], factor: float) -> None:
@@ -55,6 +57,8 @@ class _Updates:
         """errors of updates"""
         self.lengths: list[float] = []
         """log of the ratio of the norms of updates"""
+        self.seen: list[tuple[Event, Error]] = []
+        """updates of which the length was compared"""
 
     def judge(self) -> None:
         if self._is_scaled() or self._gradients_as_used():
@@ -108,11 +112,11 @@ class _Updates:
                 continue
             count += 1
             self.used[event.place] = error.size
-            limit = STATE.limit(max(self.lowest, event.u), raw)
-            is_wrong = raw < 0.3 and error.size > limit
-            self._add(event, error, limit, is_wrong)
-            if is_wrong:
-                wrong.append(_Wrong(error.size / limit, event, error, limit, "used-gradient"))
+            u = max(self.lowest, event.u)
+            limit = STATE.limit(u, raw)
+            check = self.judging.check(event, error, limit, STATE, u, raw, is_judged=raw < 0.3)
+            if self._judged(event, error, check):
+                wrong.append(_Wrong(check.share, event, error, check.limit, "used-gradient", check))
         if wrong:
             self._find(wrong, count)
         return bool(wrong)
@@ -151,6 +155,7 @@ class _Updates:
             return _Wrong(math.inf, event, error, 0.0, "no-update")
         ratio = math.log(event.b.norm / event.a.norm)
         self.lengths.append(ratio)
+        self.seen.append((event, error))
         self.sizes[place] = error.size
         bound = max(UPDATE_NORM, 4 * noise * (1 / math.sqrt(event.a.size) + 0.2), noise**2)
         found = None
@@ -160,6 +165,8 @@ class _Updates:
             found = _Wrong(abs(ratio) / bound, event, error, bound, "length-of-update")
         elif event.a.size >= 16 and _along_weight(event, weight) > _PARALLEL and error.size > 4 * noise:
             found = _Wrong(error.size / noise / 4, event, error, 4 * noise, "along-weight")
+        if found is not None and self.judging.noise.explains(event, error):
+            found = None
         self._add(event, error, limit, found is not None)
         return found
 
@@ -168,11 +175,12 @@ class _Updates:
         moved = [half.params.get((Phase.UPDATE, Role.DELTA), {}) for half in (self.step.a, self.step.b)]
         if any(moved) == all(moved):
             return []
-        was = {event.place: error.size for event, error in self.judging.before}
+        was = {event.place: error.size for event, error, _ in self.judging.before}
         wrong = []
         for event in self.step.parameters.events(Phase.UPDATE, Role.PARAM):
             error = self.step.error(event)
-            if error is not None and error.size > max(WEIGHTS.limit(event.u, 0), 2 * was.get(event.place, math.inf)):
+            limit = max(WEIGHTS.limit(event.u, 0), 2 * was.get(event.place, math.inf))
+            if error is not None and error.size > limit and not self.judging.noise.explains(event, error):
                 wrong.append(_Wrong(math.inf, event, error, 0.0, "no-update"))
         return wrong
 
@@ -188,7 +196,8 @@ class _Updates:
         ordered = sorted(self.lengths)
         if len(ordered) < 8:
             return False
-        return abs(ordered[len(ordered) // 2]) > UPDATE_NORM and _longer_share(ordered) >= _TOGETHER
+        is_longer = abs(ordered[len(ordered) // 2]) > UPDATE_NORM and _longer_share(ordered) >= _TOGETHER
+        return is_longer and not all(self.judging.noise.explains(*each) for each in self.seen)
 
     # State
 
@@ -209,15 +218,13 @@ class _Updates:
             if self.gradients.get(place, 1.0) > _UNKNOWN:
                 continue
             count += 1
-            limit = max(
-                STATE.limit(max(self.lowest, event.u), self.gradients[place]),
-                4 * max(self.sizes.get(place, 0.0), self.judging.kept.get(event.place, 0.0)),
-                floor,
-            )
+            u, raw = max(self.lowest, event.u), self.gradients[place]
+            kept, beyond = self.judging.kept.get(event.place, (0.0, 0.0))
+            limit = max(STATE.limit(u, raw), 4 * max(self.sizes.get(place, 0.0), kept), floor)
             is_small = error.apart < 4 * math.sqrt(event.a.size) * smallest_rounding(event.a.dtype)
-            self._add(event, error, limit, error.size > limit and not is_small)
-            if error.size > limit and not is_small:
-                wrong.append(_Wrong(error.size / limit, event, error, limit, "state"))
+            check = self.judging.check(event, error, limit, STATE, u, max(raw, beyond), is_judged=not is_small)
+            if self._judged(event, error, check):
+                wrong.append(_Wrong(check.share, event, error, check.limit, "state", check))
         return wrong, count
 
     # Findings
@@ -225,6 +232,15 @@ class _Updates:
     def _add(self, event: Event, error: Error, limit: float, is_wrong: bool) -> None:
         state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
         self.judging.verdicts.add(Verdict(event, state, bounded(error.size), event.u, limit))
+
+    def _judged(self, event: Event, error: Error, check: Check) -> bool:
+        """Give an event its verdict; return True if it is wrong by itself."""
+        is_wrong = check.is_wrong and not check.is_consequence
+        state = State.INTRODUCED if is_wrong else State.INHERITS if check.is_wrong else State.AGREES
+        state = State.OPEN if check.code else state if error.size else State.EQUAL
+        verdict = Verdict(event, state, bounded(error.size), event.u, check.limit, code=check.code, check=check)
+        self.judging.verdicts.add(verdict)
+        return is_wrong
 
     def _find(self, wrong: list[_Wrong], shown: int) -> None:
         """Name all, a group of the optimizer, or one parameter."""
@@ -235,7 +251,8 @@ class _Updates:
         assert worst.event.place is not None
         path = "" if is_all else self.step.path(worst.event.place[0])
         facts = len(wrong), max(shown, len(wrong)), common_factor([each.error for each in wrong])
-        self.judging.finds(Phase.UPDATE, (path,), worst.event, worst.limit, worst.code, error=worst.error, facts=facts)
+        paths, known = (path,), {"error": worst.error, "facts": facts, "check": worst.check}
+        self.judging.finds(Phase.UPDATE, paths, worst.event, worst.limit, worst.code, **known)
 
     def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""

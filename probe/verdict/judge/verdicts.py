@@ -11,6 +11,7 @@ from typing import Any
 
 from probe.records import Phase
 from probe.verdict.distance.error import Error
+from probe.verdict.noise.rung import Check
 from probe.verdict.steps.events import Event, Node
 
 
@@ -49,6 +50,15 @@ class Verdict:
     """why it is healed or open"""
     sources: float = math.nan
     """largest error of what it was made of"""
+    check: Check | None = None
+    """what was held against the limit"""
+    excess: float | None = None
+    """what measured noise does not explain of its error; None: all"""
+
+    @property
+    def beyond(self) -> float:
+        """What counts for what is made of it, where noise is measured."""
+        return self.error if self.excess is None else self.excess
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,7 @@ class Sources:
     u: float = 0.0
     off: float = 0.0
     is_wrong: bool = False
+    excess: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,8 @@ class Finding:
     facts: tuple[Any, ...] = ()
     is_shown: bool = True
     """numbers show it, not settings alone"""
+    check: Check | None = None
+    """what was held against the limit"""
 
 
 @dataclass
@@ -95,8 +108,8 @@ class Verdicts:
     by_event: dict[Event, Verdict] = field(default_factory=dict)
     counts: Counter[State] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    weights: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """by module of A: error and roundoff of its own parameters"""
+    weights: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    """by module of A: error, roundoff and excess of its own parameters"""
     differing_buffers: dict[int, Event] = field(default_factory=dict)
     """by module of A: a buffer that differs as the step begins"""
     routed: dict[Node, float] = field(default_factory=dict)
@@ -123,6 +136,7 @@ class Verdicts:
             max((max(each.u, each.event.u) for each in found), default=0.0),
             max((each.off for each in found), default=0.0),
             any(each.is_behind or each.state is State.INTRODUCED for each in found),
+            max((each.beyond for each in found), default=0.0),
         )
 
     def error(self, event: Event | None) -> float:

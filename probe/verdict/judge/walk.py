@@ -13,21 +13,28 @@ from probe.verdict.judge.loss import judge_loss
 from probe.verdict.judge.updates import judge_updates
 from probe.verdict.judge.verdicts import Verdicts
 from probe.verdict.judge.weights import judge_buffers, judge_weights, weights_of
+from probe.verdict.noise.rung import StepNoise
 from probe.verdict.steps.graph import Graph
 from probe.verdict.steps.step import Step
 
 
-def judge(step: Step, before: Weights | None) -> Verdicts:
+def judge(step: Step, before: Weights | None, noise: StepNoise) -> Verdicts:
     """Give every event of a step its verdict.
 
     Parameters
     ----------
     before
         the weights that the step before left, and what its optimizer kept; None in the first one
+    noise
+        the rung that judges
     """
     weights = [each for each in before or () if each[0].role is Role.PARAM] or weights_of(step)
-    kept = {event.place: error.size for event, error in before or () if event.role is Role.STATE}
-    judging = Judging(step, Graph(step), Verdicts(), before is None, weights, kept)
+    kept = {
+        event.place: (error.size, error.size if excess is None else excess)
+        for event, error, excess in before or ()
+        if event.role is Role.STATE
+    }
+    judging = Judging(step, Graph(step), Verdicts(), before is None, noise, weights, kept)
     judge_weights(judging)
     factor = 1.0
     if step.batches.are_same:

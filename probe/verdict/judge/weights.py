@@ -31,26 +31,32 @@ def judge_weights(judging: Judging) -> None:
     """Judge the weights of the first step; take those that an earlier step left as sources."""
     step, verdicts = judging.step, judging.verdicts
     drift = _DRIFT if step.a.step else 1.0
-    for event, error in judging.before:
+    for event, error, excess in judging.before:
         assert event.place is not None and event.a is not None
         module = event.place[0]
         limit = 0.0 if event.a.kind == "integer" else drift * WEIGHTS.limit(event.u, 0)
-        is_wrong = judging.is_first and error.size > limit
+        check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if judging.is_first else None
+        is_wrong = check is not None and check.is_wrong and not check.is_consequence
         if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
             verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
             continue
         state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
-        verdicts.add(Verdict(event, state, bounded(error.size), event.u, limit))
-        known, u = verdicts.weights.get(module, (0.0, 0.0))
-        verdicts.weights[module] = max(known, bounded(error.size)), max(u, event.u)
+        state = State.OPEN if check is not None and check.code else state
+        shown = check.limit if check is not None else limit
+        code = check.code if check is not None else ""
+        verdicts.add(Verdict(event, state, bounded(error.size), event.u, shown, code=code, check=check, excess=excess))
+        known, u, more = verdicts.weights.get(module, (0.0, 0.0, 0.0))
+        own = bounded(error.size)
+        verdicts.weights[module] = max(known, own), max(u, event.u), max(more, own if excess is None else excess)
         if is_wrong:
             line = mapping_line(judging, event, error)
             code, facts = ("mapping", (line,)) if line else ("weight", ())
-            judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
+            paths = (step.path(module),)
+            judging.finds(Phase.INIT, paths, event, shown, code, error=error, facts=facts, check=check)
     if judging.is_first:
-        _join_findings(judging, len(judging.before))
+        _join_findings(judging)
         _judge_forms(judging)
-    for event, error in _known(step, Role.BUFFER) if judging.is_first else ():
+    for event, error, _ in _known(step, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
             verdicts.differing_buffers[event.place[0]] = event
@@ -59,12 +65,13 @@ def judge_weights(judging: Judging) -> None:
 def judge_buffers(judging: Judging) -> None:
     """Judge what the calls left in their buffers, such as running statistics."""
     step, verdicts = judging.step, judging.verdicts
-    given: dict[int, tuple[float, float, bool]] = defaultdict(lambda: (0.0, 0.0, False))
+    given: dict[int, tuple[float, float, float, bool]] = defaultdict(lambda: (0.0, 0.0, 0.0, False))
     for event, verdict in verdicts.by_event.items():
         if event.node is not None and event.role is Role.INPUT:
-            e, u, wrong = given[event.node.a.module]
+            e, u, excess, wrong = given[event.node.a.module]
             wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
-            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), wrong
+            excess = max(excess, verdict.beyond)
+            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), excess, wrong
     for event in step.parameters.events(Phase.UPDATE, Role.BUFFER):
         error, place = step.error(event), event.place
         assert place is not None
@@ -72,25 +79,38 @@ def judge_buffers(judging: Judging) -> None:
         if error is None or first is not None or place[0] not in given:
             is_left = error is not None and error.size > WEIGHTS.limit(event.u, 0)
             if first is not None and is_left and not (verdicts.findings or step.is_other_code(place[0])):
-                judging.finds(Phase.INIT, (step.path(place[0]),), first, 0.0, "buffer", error=step.error(first))
+                _find_buffer(judging, first)
             continue
-        sources, u, is_behind = given[place[0]]
+        sources, u, excess, is_behind = given[place[0]]
         limit = GRADIENT.limit(max(u, event.u), sources)
-        is_wrong = error.size > limit and not step.is_across_frameworks and not is_behind
-        verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
+        check = judging.check(event, error, limit, GRADIENT, max(u, event.u), excess)
+        is_wrong = check.is_wrong and not (step.is_across_frameworks or is_behind or check.is_consequence)
+        state = State.INTRODUCED if is_wrong else State.OPEN if check.code else State.AGREES
+        verdicts.add(Verdict(event, state, bounded(error.size), u, check.limit, code=check.code, check=check))
         if is_wrong:
-            judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+            paths = (step.path(place[0]),)
+            judging.finds(Phase.UPDATE, paths, event, check.limit, "buffer", error=error, check=check)
 
 
-def _join_findings(judging: Judging, judged: int) -> None:
+def _find_buffer(judging: Judging, event: Event) -> None:
+    """Find a buffer that differs as the step begins, unless the rung lets it pass."""
+    error, limit = judging.step.error(event), WEIGHTS.limit(event.u, 0)
+    assert error is not None and event.place is not None
+    check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0)
+    if check.is_wrong and not check.is_consequence:
+        paths = (judging.step.path(event.place[0]),)
+        judging.finds(Phase.INIT, paths, event, check.limit, "buffer", error=error, check=check)
+
+
+def _join_findings(judging: Judging) -> None:
     """Make findings on most of the weights one: the runs do not start alike."""
+    judged = sum(judging.verdicts.state(event) is not State.OPEN for event, *_ in judging.before)
     found = [each for each in judging.verdicts.findings if each.code == "weight"]
     if len(found) > max(1, MOST * judged) and len({each.paths for each in found}) > 1:
         judging.verdicts.findings[:] = [each for each in judging.verdicts.findings if each.code != "weight"]
-        first = found[0]
-        judging.finds(
-            Phase.INIT, ("",), first.event, first.limit, "all-weights", error=first.error, facts=(len(found), judged)
-        )
+        first, facts = found[0], (len(found), judged)
+        event, error, check = first.event, first.error, first.check
+        judging.finds(Phase.INIT, ("",), event, first.limit, "all-weights", error=error, facts=facts, check=check)
 
 
 def _judge_forms(judging: Judging) -> None:
@@ -104,10 +124,11 @@ def _judge_forms(judging: Judging) -> None:
         module = event.place[0]
         if step.error(event) is not None or module not in step.pair_of or step.is_other_code(module):
             continue
-        if a.kind != b.kind and a.size == b.size:
-            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, "weight-kind")
-        elif a.size != b.size and _sizes(event) not in vocabularies and not _is_part(judging, event):
-            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, "weight-shape")
+        is_other_size = a.size != b.size and _sizes(event) not in vocabularies and not _is_part(judging, event)
+        is_other_kind = a.kind != b.kind and a.size == b.size
+        if (is_other_kind or is_other_size) and judging.may_find(event):
+            code = "weight-kind" if is_other_kind else "weight-shape"
+            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, code)
 
 
 def _sizes(event: Event) -> tuple[int, int]:
@@ -140,7 +161,7 @@ def mapping_line(judging: Judging, event: Event, error: Error) -> str:
 
 def _known(step: Step, role: Role) -> Weights:
     events = ((event, step.error(event)) for event in step.parameters.events(Phase.INIT, role))
-    return [(event, error) for event, error in events if error is not None]
+    return [(event, error, None) for event, error in events if error is not None]
 
 
 def _module_agrees(judging: Judging, module: int, error: float) -> bool:

@@ -44,6 +44,8 @@ ALONG = 0.7
 ALONG_BACKWARD = 0.8
 FEW = 16
 """large elements: if they are most of a tensor, its norm averages nothing"""
+MANY = 256
+"""elements from which on rounding leaves norm and mean as they are"""
 JUDGES_NOTHING = 0.9
 """from this limit on any tensor of that size would pass"""
 UPDATE_GAIN, UPDATE_FLIPS, UPDATE_NORM, UPDATE_BLIND = 4.0, 3.0, 0.02, 0.7

@@ -42,6 +42,7 @@ class Step:
         """modules whose calls are parts of another one"""
         self._tensors: dict[tuple[Node, str, Role], dict[str, Tensor]] = {}
         self._errors: dict[tuple[Event, float], Error | None] = {}
+        self._known: dict[tuple[Tensor, Tensor], Error] = {}
         self.nodes: list[Node] = []
         self.of_a: dict[Call, Node] = {}
         self.of_b: dict[Call, Node] = {}
@@ -76,10 +77,19 @@ class Step:
             return None
         key = event, factor
         if key not in self._errors:
-            is_given = event.node is not None and event.role is Role.INPUT and event.node.parent is None
-            may_permute = event.node is not None and not is_given and self.is_other_code(event.node.a.module)
-            self._errors[key] = measure(event.a, event.b, may_permute=may_permute, factor=factor)
+            known = self._known.get((event.a, event.b)) if factor == 1 else None
+            self._errors[key] = known or measure(event.a, event.b, may_permute=self.may_permute(event), factor=factor)
         return self._errors[key]
+
+    def take(self, event: Event, error: Error) -> None:
+        """Take an error that was found elsewhere."""
+        assert event.a is not None and event.b is not None
+        self._known[event.a, event.b] = error
+
+    def may_permute(self, event: Event) -> bool:
+        """Return True if axes of one size may stand in another order."""
+        is_given = event.node is not None and event.role is Role.INPUT and event.node.parent is None
+        return event.node is not None and not is_given and self.is_other_code(event.node.a.module)
 
     def is_equal(self, event: Event) -> bool:
         """Return True if both sides have the same values."""
