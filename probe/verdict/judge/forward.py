@@ -189,7 +189,7 @@ def _returns_more_than_a_loss(node: Node | None) -> bool:
 
 
 def _is_other_batch(judging: Judging, event: Event) -> bool:
-    """Return True for an input of the model of another size, if what the model returns has another one too, or differs."""
+    """Return True for an input of the model of another size, if what it returns has another one too, or differs."""
     node = event.node
     assert node is not None and event.a is not None and event.b is not None
     if event.role is not Role.INPUT or node.parent is not None or can_be_laid(event.a.form, event.b.form):

@@ -99,7 +99,7 @@ def _joined_passes(a: Side, b: Side, micros_of: Callable[[Side], list[int]]) -> 
 
 
 def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None:
-    """Return how samples lie, by the inputs that are, in norm and size, those of the parts together; None without one."""
+    """Return how samples lie, by inputs that are, in norm and size, those of the parts together; else None."""
     found: Order | None = None
     for own, tensor in _given_together(many, few, targets):
         norm = math.sqrt(sum(each.norm**2 for each in own))
@@ -132,7 +132,7 @@ def _firsts(side: Side) -> dict[int, Call]:
 
 
 def _order_in(parts: Sequence[Tensor], whole: Tensor) -> Order | None:
-    """Return how recorded values lie: one part behind the other, strided, or one block from each end; None if unknown."""
+    """Return how values lie: one part behind the other, strided, or one block from each end; else None."""
     if not (whole.has_values and all(part.has_values for part in parts)) or whole.kind != "integer":
         return None
     axis = batch_axis([part.laid for part in parts], whole.laid)
