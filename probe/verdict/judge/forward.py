@@ -105,7 +105,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
     elif not is_wrong and not _shows_buffer(judging, event, error):
         judging.explained(event, error, floor, sources.u, limit, sources.error, sources.is_wrong)
-    elif _is_representation(judging, event, sources, limit):
+    elif not _is_of_other_samples(judging, event) and _is_representation(judging, event, sources, limit):
         add(State.HEALED, sources.error, "moved-border")
     elif _waits_for_loss(judging, event):
         add(State.OPEN, sources.error, "label-inputs")
@@ -186,6 +186,12 @@ def _labels_of(judging: Judging, event: Event) -> Event | None:
 
 def _returns_more_than_a_loss(node: Node | None) -> bool:
     return node is not None and any(out.a is not None and out.a.size > 1 for out in node.outputs)
+
+
+def _is_of_other_samples(judging: Judging, event: Event) -> bool:
+    """Return True for an input of the model in micro-batches of which some were given other samples."""
+    is_given = event.role is Role.INPUT and event.node is not None and event.node.parent is None
+    return is_given and judging.step.batches.order.is_of_others
 
 
 def _is_other_batch(judging: Judging, event: Event) -> bool:

@@ -27,6 +27,8 @@ class Order:
     """each has every n-th sample"""
     blocks: tuple[int, ...] = ()
     """of parts of sequences: which block of those that follow one another each one of the whole is"""
+    is_of_others: bool = False
+    """some parts were given other samples"""
     length: int = 1
     """size of the axis that stands before that of the batch, [s, b, h]: rows of [s·b, h] lie so"""
 
@@ -108,6 +110,8 @@ def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None
             found = order if order is not None else found or Order()
             if order is not None and order != Order():
                 return order
+        elif _some_agree(own, tensor):
+            return Order(is_of_others=True)
     return found
 
 
@@ -120,6 +124,16 @@ def _given_together(many: Side, few: Side, targets: Mapping[int, int]) -> Iterat
                 own = [call.of(Role.INPUT)[slot] for call in parts if slot in call.of(Role.INPUT)]
                 if len(own) == len(parts) and sum(each.size for each in own) == tensor.size:
                     yield own, tensor
+
+
+def _some_agree(parts: Sequence[Tensor], whole: Tensor) -> bool:
+    """Return True if some parts are what lies in their place: the others were given something else."""
+    axis = batch_axis([part.laid for part in parts], whole.laid)
+    if axis is None or not (whole.has_values and all(part.has_values for part in parts)):
+        return False
+    ends = np.cumsum([part.laid[axis] for part in parts])[:-1]
+    given = np.split(whole.values().reshape(whole.laid), ends, axis)
+    return any(np.array_equal(x.values().reshape(x.laid), y) for x, y in zip(parts, given, strict=True))
 
 
 def _firsts(side: Side) -> dict[int, Call]:
