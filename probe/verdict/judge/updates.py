@@ -175,7 +175,7 @@ class _Updates:
                 error is None
                 or place not in was
                 or not math.isfinite(error.size)
-                or (update is not None and update.is_bound)
+                or (place in updates and (update is None or update.is_bound))
             ):
                 continue
             apart = was[place] + (update.apart if update is not None else 0.0)
