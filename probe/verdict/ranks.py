@@ -26,7 +26,6 @@ _PART = 0.1
 _TOLD, _BETWEEN_TWO = 0.97, 0.9
 _LARGEST = 1 << 24
 """elements up to which parts are held against the other side one by one"""
-_NAMED = 3
 
 Labels = tuple[np.ndarray, list[tuple[int, ...]]]
 """for each element the number of its part, and the ranks that hold each part"""
@@ -59,7 +58,7 @@ def lost_parts(step: Step) -> Iterator[Note]:
             path = half.reader.modules[module].path or "the model"
             by_reason.setdefault(why, {})[f"{role.label} {slot} of {path}"] = None
         for why, tensors in by_reason.items():
-            yield note("dims-unknown", side=name, tensors=tuple(tensors)[:_NAMED], count=len(tensors), why=why)
+            yield note("dims-unknown", side=name, tensors=tuple(tensors)[:3], count=len(tensors), why=why)
 
 
 # Ranks of a finding

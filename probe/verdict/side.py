@@ -231,7 +231,7 @@ class Side:
         )
 
     def _take_what_was_left(self) -> None:
-        """Begin with the weights and buffers that the steps before left; of what was not updated and learns nothing is known."""
+        """Begin with the weights and buffers that the steps before left; of some that learn nothing is known."""
         recorded, step = set(self.reader.steps["step"].tolist()), self.step - 1
         while step in recorded:
             rows, sketches = self.reader.of_step("records", step), self.reader.of_step("sketches", step)

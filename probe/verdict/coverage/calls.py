@@ -1,4 +1,4 @@
-"""What one side does otherwise than the other: calls that it makes more often, in another order, or again in backward."""
+"""Calls that one side makes more often than the other, in another order, or again in backward."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from probe.structure.tree import Tree
 from probe.verdict.coverage.tally import loose_calls, micro_in, passes
 from probe.verdict.side import Call, Side
 from probe.verdict.steps.step import Step
-
-_MOST_NAMED = 4
 
 
 def changes_in(step: Step, trees: Sequence[Tree]) -> Iterator[Change]:
@@ -42,7 +40,7 @@ def _more_often(step: Step, name: str) -> Iterator[Change]:
         is_inside = (call.caller is None or call.caller in nodes) and micro_in(step, call, name) in both
         if call.module in ran and is_inside and all(other.micro == call.micro for other in found[call.module]):
             found[call.module].append(call)
-    for module, calls in [each for each in found.items() if each[1]][:_MOST_NAMED]:
+    for module, calls in [each for each in found.items() if each[1]]:
         first, info = calls[0], half.reader.modules[module]
         there = module if name == "B" else step.pair_of[module].b
         said = note(

@@ -14,7 +14,14 @@ from probe.verdict.tensors import Hash, Tensor
 
 _COUNTER = "num_batches_tracked"
 """a counter of PyTorch's BatchNorm that other frameworks do not have"""
-_COUNTS = {"step", "global_step", "state_step", "beta1_pow_acc", "beta2_pow_acc", "beta2_power"}
+_COUNTS = {
+    "step",
+    "global_step",
+    "state_step",
+    "beta1_pow_acc",
+    "beta2_pow_acc",
+    "beta2_power",
+}
 """states of optimizers that count steps, or are powers of a beta: other optimizers keep them elsewhere"""
 _BUFFER = f"{Role.BUFFER.label} "
 

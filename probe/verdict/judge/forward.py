@@ -112,7 +112,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
     elif not check.is_wrong and (check.is_fixed or not _shows_buffer(judging, event, error)):
         judging.explained(event, error, floor, sources.u, check, sources.error, sources.is_wrong)
-    elif _is_representation(judging, event, error, sources, limit):
+    elif not _is_of_other_samples(judging, event) and _is_representation(judging, event, error, sources, limit):
         add(State.HEALED, None, "moved-border")
     elif _waits_for_loss(judging, event):
         add(State.OPEN, None, "label-inputs")
@@ -196,8 +196,14 @@ def _returns_more_than_a_loss(node: Node | None) -> bool:
     return node is not None and any(out.a is not None and out.a.size > 1 for out in node.outputs)
 
 
+def _is_of_other_samples(judging: Judging, event: Event) -> bool:
+    """Return True for an input of the model in micro-batches of which some were given other samples."""
+    is_given = event.role is Role.INPUT and event.node is not None and event.node.parent is None
+    return is_given and judging.step.batches.order.is_of_others
+
+
 def _is_other_batch(judging: Judging, event: Event) -> bool:
-    """Return True for an input of the model of another size, if what the model returns has another one too, or differs."""
+    """Return True for an input of the model of another size, if what it returns has another one too, or differs."""
     node = event.node
     assert node is not None and event.a is not None and event.b is not None
     if event.role is not Role.INPUT or node.parent is not None or can_be_laid(event.a.form, event.b.form):

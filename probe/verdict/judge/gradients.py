@@ -146,7 +146,7 @@ def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
 
 
 def _is_other_batch(event: Event | None) -> bool:
-    """Return True for what was logged of the batch, and for the model's inputs in another order: a loss shows no order."""
+    """Return True for what was logged of the batch, and the model's inputs in another order: no loss shows one."""
     if event is None or event.a is None or event.b is None:
         return False
     is_given = event.role is Role.INPUT and event.node is not None and event.node.parent is None

@@ -54,7 +54,9 @@ def judge_loss(judging: Judging) -> None:
     roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
     if any(verdicts.of([out]).is_wrong for out in roots):
         return
-    limit = _limit(judging, roots, max(abs(found.norm_a), abs(found.norm_b), _NONE)) if math.isfinite(found.size) else 0.0
+    limit = (
+        _limit(judging, roots, max(abs(found.norm_a), abs(found.norm_b), _NONE)) if math.isfinite(found.size) else 0.0
+    )
     check = judging.noise.loss(found.norm_a, found.norm_b, Check(found.size, limit, found.size > limit))
     if check.code and found.size > limit:
         verdicts.notes.append("loss-not-judged")

@@ -27,6 +27,8 @@ class Order:
     """each has every n-th sample"""
     blocks: tuple[int, ...] = ()
     """of parts of sequences: which block of those that follow one another each one of the whole is"""
+    is_of_others: bool = False
+    """some parts were given other samples"""
     length: int = 1
     """size of the axis that stands before that of the batch, [s, b, h]: rows of [s·b, h] lie so"""
 
@@ -99,7 +101,7 @@ def _joined_passes(a: Side, b: Side, micros_of: Callable[[Side], list[int]]) -> 
 
 
 def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None:
-    """Return how samples lie, by the inputs that are, in norm and size, those of the parts together; None without one."""
+    """Return how samples lie, by inputs that are, in norm and size, those of the parts together; else None."""
     found: Order | None = None
     for own, tensor in _given_together(many, few, targets):
         norm = math.sqrt(sum(each.norm**2 for each in own))
@@ -108,6 +110,8 @@ def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None
             found = order if order is not None else found or Order()
             if order is not None and order != Order():
                 return order
+        elif _some_agree(own, tensor):
+            return Order(is_of_others=True)
     return found
 
 
@@ -122,6 +126,16 @@ def _given_together(many: Side, few: Side, targets: Mapping[int, int]) -> Iterat
                     yield own, tensor
 
 
+def _some_agree(parts: Sequence[Tensor], whole: Tensor) -> bool:
+    """Return True if some parts are what lies in their place: the others were given something else."""
+    axis = batch_axis([part.laid for part in parts], whole.laid)
+    if axis is None or not (whole.has_values and all(part.has_values for part in parts)):
+        return False
+    ends = np.cumsum([part.laid[axis] for part in parts])[:-1]
+    given = np.split(whole.values().reshape(whole.laid), ends, axis)
+    return any(np.array_equal(x.values().reshape(x.laid), y) for x, y in zip(parts, given, strict=True))
+
+
 def _firsts(side: Side) -> dict[int, Call]:
     """Return, by pass, the first call that the program made itself: of the model."""
     found: dict[int, Call] = {}
@@ -132,7 +146,7 @@ def _firsts(side: Side) -> dict[int, Call]:
 
 
 def _order_in(parts: Sequence[Tensor], whole: Tensor) -> Order | None:
-    """Return how recorded values lie: one part behind the other, strided, or one block from each end; None if unknown."""
+    """Return how values lie: one part behind the other, strided, or one block from each end; else None."""
     if not (whole.has_values and all(part.has_values for part in parts)) or whole.kind != "integer":
         return None
     axis = batch_axis([part.laid for part in parts], whole.laid)

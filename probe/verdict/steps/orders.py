@@ -1,7 +1,7 @@
 """Whether both models read the rows of a weight in the order in which they lie: what is made of them agrees then.
 
-A weight whose rows lie in another order in all layers is a layout, or was loaded wrongly everywhere. It is decided once,
-in pairing, and stays decided.
+A weight whose rows lie in another order in all layers is a layout, or was loaded wrongly everywhere. It is decided
+once, in pairing, and stays decided.
 """
 
 from __future__ import annotations
