@@ -9,7 +9,7 @@ import pytest
 from tests.house.sources import PACKAGE
 
 AT_MOST = {
-    "": 96_200,
+    "": 92_300,
     "verdict": 8_000,
     "comparison": 23_200,
     "diagnosis": 4_000,
@@ -23,13 +23,16 @@ AT_MOST = {
     "settings": 3_800,
     "checks": 3_200,
 }
-"""by folder of the package; the first is all of it"""
+"""by folder of the package; the first is all of it but `verdict`, which stands beside `comparison` until it replaces it"""
 MOST_CONSTANTS = 50
 """numbers that the verdict rests on; 40 is the aim"""
 
 
 def lines_of(folder: str) -> int:
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / folder).rglob("*.py"))
+    paths = [
+        path for path in (PACKAGE / folder).rglob("*.py") if folder or path.relative_to(PACKAGE).parts[0] != "verdict"
+    ]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
 @pytest.mark.parametrize("folder", AT_MOST)

@@ -11,6 +11,8 @@ from probe.verdict.tensors import Tensor
 
 _MULTIPLE = 0.999
 """cosine from which on B is a multiple of A, so that the norms tell the error exactly"""
+SAME = 1e-5
+"""relative error up to which statistics of the same numbers, in another order or by another function, agree"""
 _EXACT = 1e-14
 """float64 sums of statistics agree to this"""
 
@@ -59,4 +61,4 @@ def from_statistics(a: Tensor, b: Tensor) -> Error:
 def look_permuted(a: Tensor, b: Tensor) -> bool:
     """Return True if norms, minima and maxima are alike, as they are of the same elements in another order."""
     pairs = ((a.low, b.low), (a.high, b.high), (a.norm, b.norm))
-    return all(math.isclose(x, y, rel_tol=1e-5, abs_tol=1e-12) for x, y in pairs)
+    return all(math.isclose(x, y, rel_tol=SAME, abs_tol=1e-12) for x, y in pairs)

@@ -7,11 +7,8 @@ import math
 from probe.verdict.distance.error import Error, View
 from probe.verdict.distance.estimates import from_sketches, from_statistics, look_permuted
 from probe.verdict.distance.masks import mask_error
-from probe.verdict.distance.values import can_be_laid, from_values
+from probe.verdict.distance.values import FITS, can_be_laid, from_values
 from probe.verdict.tensors import Tensor
-
-_PERMUTED = 1e-2
-"""estimated error from which on an order of equal axes is looked for"""
 
 
 def measure(a: Tensor, b: Tensor, *, may_permute: bool = False, factor: float = 1.0) -> Error | None:
@@ -43,7 +40,7 @@ def measure(a: Tensor, b: Tensor, *, may_permute: bool = False, factor: float = 
     if a.sketch is not None and b.sketch is not None and sorted(a.form) == sorted(b.form):
         found = from_sketches(a, b)
         has_equal_axes = len(set(a.form)) < len(a.form)
-        if may_permute and found.size > _PERMUTED and has_equal_axes and look_permuted(a, b):
+        if may_permute and found.size > FITS and has_equal_axes and look_permuted(a, b):
             return from_statistics(a, b)
         return found
     return None if a.kind == "integer" else from_statistics(a, b)

@@ -14,7 +14,7 @@ from probe.verdict.tensors import Shape, Tensor
 
 _MOST_AXES = 5
 """of more axes only the recorded order is tried"""
-_FITS = 1e-2
+FITS = 1e-2
 """error from which on further orders are tried"""
 
 
@@ -50,7 +50,7 @@ def _best(x: np.ndarray, y: np.ndarray, may_permute: bool) -> tuple[Error, np.nd
     for view, left, right in _views(x, y, may_permute):
         found = replace(error_of(left, right), view=view)
         best = (found, left, right) if best is None or found.size < best[0].size else best
-        if best[0].size < _FITS:
+        if best[0].size < FITS:
             break
     assert best is not None
     return best

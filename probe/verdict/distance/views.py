@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from probe.verdict.distance.error import Error
+from probe.verdict.distance.estimates import SAME
 from probe.verdict.tensors import Tensor
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -28,8 +29,6 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 MONOTONE: dict[str, Function] = {"sigmoid": _sigmoid, "tanh": np.tanh, "relu": lambda x: np.maximum(x, 0)}
 OTHERS: dict[str, Function] = {"softmax": _softmax, "silu": lambda x: x * _sigmoid(x), "gelu": _gelu}
-_SAME = 1e-5
-"""relative error of minimum and maximum up to which statistics show an activation"""
 
 
 @np.errstate(over="ignore")
@@ -42,12 +41,12 @@ def activation_between(a: Tensor, b: Tensor, limit: float) -> str | None:
     if a.kind != "float" or b.kind != "float" or a.form != b.form or not a.form:
         return None
     if not (a.has_values and b.has_values):
-        if limit > _SAME:
+        if limit > SAME:
             return None
         for name, function in MONOTONE.items():
             for x, y in ((a, b), (b, a)):
                 made = function(np.array([y.low, y.high]))
-                if np.allclose(made, (x.low, x.high), rtol=_SAME, atol=0) and x.high > x.low:
+                if np.allclose(made, (x.low, x.high), rtol=SAME, atol=0) and x.high > x.low:
                     return name
         return None
     values = a.values(), b.values()

@@ -13,12 +13,10 @@ import numpy as np
 from probe.comparison.notes import Note, note
 from probe.records import MASTER, Phase, Role
 from probe.verdict.judge.judging import Judging
-from probe.verdict.noise.model import UPDATE_GAIN
+from probe.verdict.noise.model import BACKWARD, UPDATE_GAIN
 from probe.verdict.side import Place
 from probe.verdict.tensors import Tensor
 
-_SUMS = 64 * 2.0**-24
-"""share of a weight that sums of its sketches round"""
 _OTHER_SIDE = 0.25
 """share of one side's change up to which the other side has not made it"""
 
@@ -96,7 +94,7 @@ def _change(left: Tensor | None, begun: Tensor | None, update: Tensor | None) ->
         return None
     after, before, delta = sketches
     assert after is not None and before is not None and delta is not None
-    rounding = (_SUMS + left.u) * left.norm + UPDATE_GAIN * left.u * update.norm
+    rounding = (BACKWARD.floor(2**-24) + left.u) * left.norm + UPDATE_GAIN * left.u * update.norm
     return _Change(after - before - delta, left.norm, rounding, left.hash is not None and left.hash == begun.hash)
 
 

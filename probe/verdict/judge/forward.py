@@ -18,17 +18,13 @@ from probe.verdict.judge.healing import CARRIED, Healing, may_be_written_otherwi
 from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
 from probe.verdict.judge.loss import loss_agrees
 from probe.verdict.judge.verdicts import Sources, State, Verdict
-from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING
+from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING, OTHER, WORST
 from probe.verdict.noise.rung import Check
 from probe.verdict.noise.terms import routing_limit, softmax_gain
 from probe.verdict.steps.events import Event, Node
 
 _ROUNDED_ONCE = 2.0
 """roundoffs by which two roundings of one number may differ"""
-_OTHER_DATA = 1024.0
-"""roundoffs from which on a loss is that of other data"""
-_LATER = 4.0
-"""how much more the error of weights counts once updates have made it: they have the direction of what is multiplied"""
 
 
 def judge_forward(judging: Judging) -> None:
@@ -68,7 +64,7 @@ def sources_of(judging: Judging, event: Event) -> Sources:
     found = verdicts.of(made_of)
     nothing = (0.0, 0.0, 0.0)
     error, u, excess = verdicts.weights.get(segment.a.module, nothing) if segment is not None else nothing
-    error, excess = (min(1.0, each if judging.is_first else _LATER * each) for each in (error, excess))
+    error, excess = (min(1.0, each if judging.is_first else WORST * each) for each in (error, excess))
     u = max(found.u, event.u, u)
     if segment is not None:
         has_own_code = event.role is Role.INPUT or bool(segment.inner)
@@ -212,7 +208,7 @@ def _is_other_batch(judging: Judging, event: Event) -> bool:
         return False
     outputs = [out for out in node.outputs if out.is_paired]
     errors = [(judging.step.error(out), out.u) for out in outputs]
-    return bool(outputs) and all(error is None or error.size > _OTHER_DATA * u for error, u in errors)
+    return bool(outputs) and all(error is None or error.size > OTHER * u for error, u in errors)
 
 
 def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:

@@ -13,7 +13,7 @@ from probe.verdict.judge.healing import BEFORE_LOSS
 from probe.verdict.judge.judging import MOST, SEVERAL, Judging, bounded, common_factor
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import Finding, State, Verdict
-from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
+from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, OTHER, SIXTEEN_BITS, WORST
 from probe.verdict.noise.rung import Check
 from probe.verdict.noise.terms import subnormal_limit
 from probe.verdict.side import Place
@@ -21,8 +21,6 @@ from probe.verdict.steps.events import Event
 
 _CANCELLED = 0.1
 """share of what came back below which a sum over rows has cancelled out: the errors of rows may have one direction"""
-_OTHER_SPLIT, _OTHER_SPLIT_32 = 4.0, 1024.0
-"""of √u in 16 bits, and of u: what is left of an error if another split of the batch leaves the way uncompared"""
 _GONE = 0.02
 """what loss and gradients keep of a difference that they took back is at most this share of it"""
 
@@ -79,7 +77,7 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
         relative = error.apart / size if size and math.isfinite(error.size) else error.size
         limit = max(GRADIENT.limit(u, scale.error), subnormal_limit(event))
         if not step.batches.are_same or step.batches.of_a or step.batches.of_b:
-            limit = max(limit, _OTHER_SPLIT * math.sqrt(u) if u > SIXTEEN_BITS else _OTHER_SPLIT_32 * u)
+            limit = max(limit, WORST * math.sqrt(u) if u > SIXTEEN_BITS else OTHER * u)
         found[event.place] = error.size
         is_multiple = larger >= size / 2 and _is_multiple(event, error, u, scale.error)
         check = judging.check(

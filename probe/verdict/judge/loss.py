@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 
@@ -11,14 +12,12 @@ from probe.records import Phase, Role
 from probe.verdict.distance.error import Error, View
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.verdicts import State
-from probe.verdict.noise.model import LOSS
+from probe.verdict.noise.model import LOSS, WORST
 from probe.verdict.noise.rung import Check
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
-_GAIN = 4.0
-"""a loss moves by its gradient times the errors of what it is made of, each with its own sign"""
-_NONE = 1e-30
+_NONE = sys.float_info.min
 _AGREES = 2e-6
 """relative error of losses in float32 up to which they show that a difference was taken back"""
 
@@ -89,7 +88,7 @@ def _limit(judging: Judging, roots: list[Event], loss: float) -> float:
     inherited = LOSS.gain * sources.error
     if known and len(known) == len(moves):
         inherited = min(
-            inherited, sum(_GAIN * judging.verdicts.error(out) * each for out, each in zip(roots, known, strict=True))
+            inherited, sum(WORST * judging.verdicts.error(out) * each for out, each in zip(roots, known, strict=True))
         )
     return max(floor, inherited)
 

@@ -10,14 +10,12 @@ from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, Weights, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
-from probe.verdict.noise.model import GRADIENT, WEIGHTS
+from probe.verdict.noise.model import BACKWARD, GRADIENT, WEIGHTS
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
 _WRITTEN_OTHERWISE = 0.3
 """a weight in another representation differs by at least this"""
-_DRIFT = 64.0
-"""weights that steps which were not recorded have changed may differ by this much more (clean pairs: by 1)"""
 _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
@@ -30,7 +28,7 @@ def weights_of(step: Step) -> Weights:
 def judge_weights(judging: Judging) -> None:
     """Judge the weights of the first step; take those that an earlier step left as sources."""
     step, verdicts = judging.step, judging.verdicts
-    drift = _DRIFT if step.a.step else 1.0
+    drift = BACKWARD.k if step.a.step else 1.0  # of steps that were not recorded
     for event, error, excess in judging.before:
         assert event.place is not None and event.a is not None
         module = event.place[0]

@@ -34,14 +34,17 @@ WEIGHTS = Row(4, 1, 0)
 FORWARD = Row(16, 8, 8)
 LOSS = Row(16, 16, 2)
 BACKWARD = Row(64, 16, 16)
-GRADIENT = Row(64, 16, 16)
-STATE = Row(64, 16, 16)
+GRADIENT = STATE = BACKWARD
 NORMS = Row(6, 2, 3)
 """of the difference of norms: rounding has no direction and leaves 1/√n of itself there, a factor all of itself"""
 
 ALONG = 0.7
 """cosine between an error and its value from which on the error is one of the norm; in backward `ALONG_BACKWARD`"""
 ALONG_BACKWARD = 0.8
+WORST = 4.0
+"""how much more than its size an error may count: the parts of it have one sign, or a direction in common"""
+OTHER = 1024.0
+"""roundoffs from which on a number is another one: of other data, or of rows that another split left uncompared"""
 FEW = 16
 """large elements: if they are most of a tensor, its norm averages nothing"""
 MANY = 256

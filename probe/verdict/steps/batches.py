@@ -11,12 +11,11 @@ import numpy as np
 
 from probe.numbers.fused import Fusion, reordered
 from probe.records import Role
+from probe.verdict.distance.estimates import SAME
 from probe.verdict.side import Call, Side
 from probe.verdict.tensors import Shape, Tensor, added, joined
 
 GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
-_SAME = 1e-6
-"""relative error of norms up to which both sides were given the same samples"""
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None
     found: Order | None = None
     for own, tensor in _given_together(many, few, targets):
         norm = math.sqrt(sum(each.norm**2 for each in own))
-        if math.isclose(norm, tensor.norm, rel_tol=_SAME):
+        if math.isclose(norm, tensor.norm, rel_tol=SAME):
             order = _order_in(own, tensor)
             found = order if order is not None else found or Order()
             if order is not None and order != Order():
@@ -167,8 +166,8 @@ def _order_in(parts: Sequence[Tensor], whole: Tensor) -> Order | None:
 def _differing(a: Side, b: Side) -> str:
     """Return the name of an input of the models that is not the same over all micro-batches together, or nothing."""
     for slot, (mine, theirs) in _sums(a, b).items():
-        scale = _SAME * math.sqrt(mine[0] * mine[2])
-        if not np.allclose(mine, theirs, rtol=_SAME, atol=scale):
+        scale = SAME * math.sqrt(mine[0] * mine[2])
+        if not np.allclose(mine, theirs, rtol=SAME, atol=scale):
             return slot
     return ""
 

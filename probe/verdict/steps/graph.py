@@ -162,7 +162,7 @@ class Graph:
         return [node for node in dict.fromkeys(each.node for each in given) if node is not None and node not in made]
 
     def users(self, gradient: Event) -> list[Node]:
-        """Return the paired calls of all micro-batches that were given the tensor of a gradient, but those it came back to."""
+        """Return the calls of all micro-batches that were given a gradient's tensor, but the one it came back to."""
         given = (each.node for each in self._given.get(_key(self.value(gradient)), ()))
         return [node for node in dict.fromkeys(given) if node is not None and node is not gradient.node]
 
