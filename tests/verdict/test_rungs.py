@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 
+import probe
 from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ConfigError
 from probe.verdict import ahead
 from probe.verdict.distance import measure
 from probe.verdict.run import compare
-from tests.toys import gpt, module, record, replaced
+from tests.toys import MLP, WIDTH, gpt, module, plain_step, record, replaced
 
 NORM, DOWN, HEAD = "layers.1.norm2", "layers.1.mlp.down", "head"
 
@@ -201,3 +203,64 @@ def test_an_interrupted_comparison_goes_on(recorded, tmp_path, monkeypatch):
     assert len(read) <= count + 1, "but for the factor of the first gradient"
     with pytest.raises(ConfigError, match="other A, B"):
         compare(b, a, resume=kept)
+
+
+# What is judged without an error between two tensors, or beside the calls
+
+
+def logging(values):
+    """Return a step that logs an image beside the model."""
+
+    def step(model, optimizer, number):
+        probe.log("image", Tensor(np.float32(values)))
+        return plain_step(model, optimizer, number)
+
+    return step
+
+
+def set_back(model, optimizer, number):
+    """Make a step of which the weights of the head are lost."""
+    kept = module(model, HEAD).weight.data.copy()
+    loss = plain_step(model, optimizer, number)
+    module(model, HEAD).weight.data = kept
+    return loss
+
+
+def other_weights():
+    """Return the model with all weights a little larger."""
+    model = gpt()
+    for parameter in model.parameters():
+        parameter.data *= np.float32(1.001)
+    return model
+
+
+ASIDE = {
+    "logged beside": ({"step": logging([1, 2])}, {"step": logging([1, 2.1])}, "forward", {"path": ""}),
+    "weights set back": ({}, {"step": set_back}, "update", {"path": HEAD, "phase": "update"}),
+    "all weights": ({}, {"make": other_weights}, "init", {"path": "*", "phase": "init"}),
+}
+
+
+@pytest.mark.parametrize("case", ASIDE)
+def test_rules_hold_for_what_is_judged_beside_the_calls(tmp_path, case):
+    sides = [{"make": plain, "step": plain_step, **side} for side in ASIDE[case][:2]]
+    a, b = (record(tmp_path / f"{at}.h5", each["make"](), step=each["step"]) for at, each in enumerate(sides))
+    phase, rule = ASIDE[case][2:]
+    assert compare(a, b).first_divergence.phase.label == phase
+    for way in ({"ignore": True}, {"rtol": 1.0, "metric": "rel_l2"}):
+        found = compare(a, b, rules=[{**rule, **way}]).first_divergence
+        assert found is None or found.phase.label != phase
+
+
+def test_weights_of_other_sizes_are_left_out_by_a_rule_not_by_a_tolerance(tmp_path):
+    wide = gpt()
+    module(wide, "layers.1").mlp = MLP(3 * WIDTH // 2)
+    for name, there in (("gate", 1), ("up", 1), ("down", 0)):
+        layer = module(wide, f"layers.1.mlp.{name}")
+        layer.weight.data = layer.weight.data[:, :WIDTH] if there else layer.weight.data[:WIDTH]
+    module(wide, "layers.1.mlp.down").bias.data = module(wide, "layers.1.mlp.down").bias.data[:WIDTH]
+    a, b = record(tmp_path / "a.h5"), record(tmp_path / "b.h5", wide)
+    wide_enough = {"path": "*", "phase": "init", "rtol": 9.0, "metric": "rel_l2"}
+    rules = ([], [wide_enough], [{"path": "*", "phase": "init", "ignore": True}])
+    found = [compare(a, b, rules=each).first_divergence.phase.label for each in rules]
+    assert found == ["init", "init", "forward"]
