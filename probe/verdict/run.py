@@ -207,8 +207,9 @@ def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
 
 
 def weights_after(step: Step, noise: StepNoise) -> Weights:
-    """Return the weights that a step left, and what the optimizer keeps, with their errors."""
-    events = [event for role in (Role.PARAM, Role.STATE) for event in step.parameters.events(Phase.UPDATE, role)]
+    """Return the weights that a step left, what the optimizer keeps, and buffers, with their errors."""
+    roles = Role.PARAM, Role.STATE, Role.BUFFER
+    events = [event for role in roles for event in step.parameters.events(Phase.UPDATE, role)]
     known = [(event, error) for event in events if (error := step.error(event)) is not None]
     return [(event, error, noise.excess(event, error)) for event, error in known]
 

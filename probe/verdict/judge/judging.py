@@ -40,7 +40,7 @@ class Judging:
     noise
         the rung that judges
     kept
-        error and excess of what the optimizer keeps, as the step begins
+        error and excess of what the optimizer keeps, and of buffers, as the step begins
     """
 
     step: Step

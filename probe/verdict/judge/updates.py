@@ -55,6 +55,8 @@ class _Updates:
         self.used: dict[Place, float] = {}
         self.sizes: dict[Place, float] = {}
         """errors of updates"""
+        self.grown: dict[Place, float] = {}
+        """log of the ratio of the norms of gradients, where updates are multiples of them"""
         self.lengths: list[float] = []
         """log of the ratio of the norms of updates"""
         self.seen: list[tuple[Event, Error]] = []
@@ -112,6 +114,8 @@ class _Updates:
                 continue
             count += 1
             self.used[event.place] = error.size
+            if not self._is_adaptive() and error.norm_a and error.norm_b:
+                self.grown[event.place] = math.log(error.norm_b / error.norm_a)
             u = max(self.lowest, event.u)
             limit = STATE.limit(u, raw)
             check = self.judging.check(event, error, limit, STATE, u, raw, is_judged=raw < 0.3)
@@ -154,7 +158,9 @@ class _Updates:
             self._add(event, error, limit, True)
             return _Wrong(math.inf, event, error, 0.0, "no-update")
         ratio = math.log(event.b.norm / event.a.norm)
-        self.lengths.append(ratio)
+        grown = self.grown.get(place, 0.0)  # momentum takes a part of it over
+        explained = math.copysign(min(abs(grown), abs(ratio)), ratio) if grown * ratio > 0 else 0.0
+        self.lengths.append(ratio - explained)
         self.seen.append((event, error))
         self.sizes[place] = error.size
         bound = max(UPDATE_NORM, 4 * noise * (1 / math.sqrt(event.a.size) + 0.2), noise**2)
@@ -186,11 +192,14 @@ class _Updates:
 
     def _strong(self, wrong: list[_Wrong]) -> list[_Wrong]:
         """Return the updates that show something: few of adaptive ones may be elements whose gradient is rounding."""
-        names = [group.class_name.lower() for group in self.step.a.groups]
-        is_adaptive = any(each in name for name in names for each in _ADAPTIVE)
-        if not is_adaptive or len(wrong) >= _WEAK * len(self.lengths):
+        if not self._is_adaptive() or len(wrong) >= _WEAK * len(self.lengths):
             return wrong
         return [each for each in wrong if each.excess >= _STRONG]
+
+    def _is_adaptive(self) -> bool:
+        """Return True if updates have a length of their own, whatever that of the gradients."""
+        names = [group.class_name.lower() for group in self.step.a.groups]
+        return any(each in name for name in names for each in _ADAPTIVE)
 
     def _is_longer_together(self) -> bool:
         ordered = sorted(self.lengths)

@@ -24,7 +24,7 @@ def judge(step: Step, before: Weights | None, noise: StepNoise) -> Verdicts:
     Parameters
     ----------
     before
-        the weights that the step before left, and what its optimizer kept; None in the first one
+        the weights that the step before left, what its optimizer kept, and buffers; None in the first one
     noise
         the rung that judges
     """
@@ -32,7 +32,7 @@ def judge(step: Step, before: Weights | None, noise: StepNoise) -> Verdicts:
     kept = {
         event.place: (error.size, error.size if excess is None else excess)
         for event, error, excess in before or ()
-        if event.role is Role.STATE
+        if event.role is not Role.PARAM
     }
     judging = Judging(step, Graph(step), Verdicts(), before is None, noise, weights, kept)
     judge_weights(judging)

@@ -10,7 +10,7 @@ from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, Weights, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
-from probe.verdict.noise.model import BACKWARD, GRADIENT, WEIGHTS
+from probe.verdict.noise.model import BACKWARD, GRADIENT, WEIGHTS, WORST
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
@@ -51,6 +51,11 @@ def judge_weights(judging: Judging) -> None:
             code, facts = ("mapping", (line,)) if line else ("weight", ())
             paths = (step.path(module),)
             judging.finds(Phase.INIT, paths, event, shown, code, error=error, facts=facts, check=check)
+    for owners in step.parameters.owners():  # of one parameter
+        known = [verdicts.weights[owner] for owner in owners if owner in verdicts.weights]
+        for owner in owners if known else ():
+            error, u, more = map(max, zip(*known, strict=True))
+            verdicts.weights[owner] = error, u, more
     if judging.is_first:
         _join_findings(judging)
         _judge_forms(judging)
@@ -80,8 +85,9 @@ def judge_buffers(judging: Judging) -> None:
                 _find_buffer(judging, first)
             continue
         sources, u, excess, is_behind = given[place[0]]
-        limit = GRADIENT.limit(max(u, event.u), sources)
-        check = judging.check(event, error, limit, GRADIENT, max(u, event.u), excess)
+        kept, beyond = judging.kept.get(place, (0.0, 0.0))
+        limit = max(GRADIENT.limit(max(u, event.u), sources), WORST * kept)
+        check = judging.check(event, error, limit, GRADIENT, max(u, event.u), max(excess, beyond))
         is_wrong = check.is_wrong and not (step.is_across_frameworks or is_behind or check.is_consequence)
         state = State.INTRODUCED if is_wrong else State.OPEN if check.code else State.AGREES
         verdicts.add(Verdict(event, state, bounded(error.size), u, check.limit, code=check.code, check=check))
