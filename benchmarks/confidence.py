@@ -1,6 +1,6 @@
 """How often a finding is at the right place, by what is known of it: fits `probe.verdict.confidence`, and says how it does.
 
-    python -m benchmarks.confidence [--share 0.15] [--folder benchmarks/results/confidence] [--jobs 2] [--blind build/blind]
+    python -m benchmarks.confidence [--share 0.15] [--folder benchmarks/results/confidence] [--jobs 2] [--recorded] [--blind build/blind]
 
 Pairs are recorded once into the folder; those of the blind set count too where ``python -m benchmarks.blind`` has recorded them. It writes the weights into ``probe/verdict/confidence.py`` and the table of what is said against what
 is true into ``docs/evidence/confidence.md``: of each architecture by weights that were fitted on the others.
@@ -53,10 +53,13 @@ class Case:
 
 
 def cases(pairs: Iterable[Pair], folder: Path) -> Iterator[Case]:
-    """Compare the pairs; yield those of which something is said to be wrong."""
+    """Compare the pairs that are recorded; yield those of which something is said to be wrong."""
     for pair in pairs:
         for mode in MODES:
-            found, known = _compared(files_of(pair, mode, folder), pair.mapping)
+            files = files_of(pair, mode, folder)
+            if not all(file.exists() for file in files):
+                continue
+            found, known = _compared(files, pair.mapping)
             named = [Named(d.step, d.phase.label, tuple({ref.path for ref in (d.a or d.b)})) for d in found.divergences]
             if named and known:
                 grade = grade_of_places(pair.truth, found.verdict.value, named)
@@ -195,11 +198,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "benchmarks/results/confidence", help="for recordings")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--blind", type=Path, default=ROOT / "build/blind", help="recordings of the blind set")
+    parser.add_argument("--recorded", action="store_true", help="record nothing: count the pairs that are recorded")
     arguments = parser.parse_args()
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     warnings.simplefilter("ignore")
     pairs = [pair for pair in chosen(arguments.share, "all") if not pair.a.architecture.startswith("port-")]
-    record_all(pairs, MODES, arguments.folder, arguments.jobs, lambda: None)
+    if not arguments.recorded:
+        record_all(pairs, MODES, arguments.folder, arguments.jobs, lambda: None)
     found = [*cases(pairs, arguments.folder), *blind_cases(arguments.blind)]
     (arguments.folder / "confidence.json").write_text(json.dumps([asdict(case) for case in found]), encoding="utf-8")
     weights = fitted(found)
