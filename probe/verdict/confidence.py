@@ -11,15 +11,15 @@ Known = dict[str, float]
 """what is known of a finding, by the names of `WEIGHTS`"""
 
 WEIGHTS = {
-    "always": 3.44,
-    "a bound": -0.58,
-    "backward": -1.07,
-    "code of the caller": 0.53,
-    "from a sketch": 0.23,
-    "near the limit": -1.03,
-    "own code": 0.1,
-    "times the limit": 0.54,
-    "weights, updates, loss": 0.43,
+    "always": 3.79,
+    "a bound": -0.77,
+    "backward": -0.7,
+    "code of the caller": 0.45,
+    "from a sketch": -0.1,
+    "near the limit": -0.61,
+    "own code": -0.09,
+    "times the limit": 0.57,
+    "weights, updates, loss": 0.34,
 }
 """what each counts for, in log-odds; `docs/evidence/confidence.md` has said against true"""
 _UNSHOWN = 0.6
