@@ -81,11 +81,9 @@ def why_not(event: Event) -> Note:
     """Say why two tensors cannot be compared."""
     a, b = event.a, event.b
     assert a is not None and b is not None
-    if a.size == b.size and not (a.is_known and b.is_known):
-        return note("no-statistics")
-    if a.kind == b.kind:
+    if a.size != b.size:
         return note("shapes-differ", a=a.shape, b=b.shape)
-    return note("kinds-differ", a=a.dtype, b=b.dtype)
+    return note("no-statistics") if a.dtype == b.dtype else note("kinds-differ", a=a.dtype, b=b.dtype)
 
 
 def _row(step: Step, verdict: Verdict, blame: str) -> Iterator[SlotResult]:
