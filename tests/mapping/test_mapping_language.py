@@ -287,7 +287,9 @@ def test_a_small_file_that_stands_for_a_large_one_is_refused_quickly() -> None:
 
 def test_lists_of_lists_of_lists_are_no_paths() -> None:
     text = "a: &a [x]\n" + "".join(f"{n}: &{n} [{', '.join([f'*{o}'] * 9)}]\n" for o, n in pairwise("abcdefghi"))
-    with pytest.raises(MappingError, match="^m, line 1: expected paths below a, got a list; ignore and rules have one$"):
+    with pytest.raises(
+        MappingError, match="^m, line 1: expected paths below a, got a list; ignore and rules have one$"
+    ):
         parse_mapping(text, "m")
 
 
