@@ -136,9 +136,14 @@ def _is_gone(judging: Judging, finding: Finding, left: float) -> bool:
 
 
 def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
-    """Return True for a layer of one class on both sides: from equal rows it makes equal rows, seen or not."""
+    """Return True for a layer of one class on both sides: from equal rows it makes equal rows, seen or not.
+
+    Integers may be names, which another side gives otherwise.
+    """
     node = finding.event.node if finding.event is not None else None
-    if node is None or finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
+    if node is None or any(each.a is not None and each.a.kind == "integer" for each in node.outputs):
+        return False
+    if finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
         return False
     return bool(judging.step.a.weights_of(node.a.module))
 

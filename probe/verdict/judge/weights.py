@@ -80,7 +80,8 @@ def judge_buffers(judging: Judging) -> None:
         assert place is not None
         first = verdicts.differing_buffers.get(place[0])
         if error is None or first is not None or place[0] not in given:
-            is_left = error is not None and error.size > WEIGHTS.limit(event.u, 0)
+            limit = WEIGHTS.limit(max(event.u, judging.lowest_precision()), 0)
+            is_left = error is not None and error.size > limit
             if first is not None and is_left and not (verdicts.findings or step.is_other_code(place[0])):
                 _find_buffer(judging, first)
             continue
@@ -98,7 +99,7 @@ def judge_buffers(judging: Judging) -> None:
 
 def _find_buffer(judging: Judging, event: Event) -> None:
     """Find a buffer that differs as the step begins, unless the rung lets it pass."""
-    error, limit = judging.step.error(event), WEIGHTS.limit(event.u, 0)
+    error, limit = judging.step.error(event), WEIGHTS.limit(max(event.u, judging.lowest_precision()), 0)
     assert error is not None and event.place is not None
     check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0)
     if check.is_wrong and not check.is_consequence:
