@@ -52,7 +52,7 @@ OPTIMIZERS = (
             checklist="weight_decay", places=(places.DECAY,)),
     Setting("weight_decay_groups", _O, "what is decayed", Kind.CHOICE,
             megatron="apply_wd_to_qk_layernorm|means:norms_of_queries_too", recorded="group.decayed",
-            words={"matrices only": "matrices", "norms_of_queries_too": "norms_of_queries_too"},
+            words={"matrices": "matrices", "matrices only": "matrices", "norms_of_queries_too": "norms_of_queries_too"},
             defaults={"transformers": "matrices", "paddlenlp": "matrices", "megatron": "matrices",
                       "mindformers": "matrices"}, checklist="weight_decay", places=(places.DECAY,)),
     Setting("clip_grad", _O, "largest norm of the gradient",
