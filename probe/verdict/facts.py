@@ -30,10 +30,6 @@ def _nothing(step: Step, finding: Finding) -> Said:
     return [], None
 
 
-def _plain(code: str, advice: str = "") -> Callable[[Step, Finding], Said]:
-    return lambda step, finding: ([note(code)], note(advice) if advice else None)
-
-
 def _not_finite(step: Step, finding: Finding) -> Iterator[Note]:
     """Say where NaN or infinity is born."""
     event, error = finding.event, finding.error
@@ -55,9 +51,10 @@ def _own_code(step: Step, finding: Finding) -> Said:
         return [], note("code-of-module")
     node = event.node
     errors = [error.size for each in node.inputs if (error := step.error(each)) is not None]
-    weights = note("parameters-equal") if step.a.weights_of(node.a.module) else None
+    weights = note("parameters-equal") if step.a.weights_of(node.a.module) and not step.a.step else None
     facts = [note("output-alone-differs", error=max(errors, default=0.0), weights=weights)]
-    advice = note("code-of-module")
+    is_norm = "norm" in node.a.class_name.casefold()
+    advice = note("code-of-module" if node.inner else "settings-of-norm" if is_norm else "settings-of-module")
     unknown = tuple(each.slot_a or each.slot_b for each in node.inputs if step.error(each) is None)
     if unknown:
         facts.append(note("not-known-to-agree", slots=unknown))

@@ -7,7 +7,7 @@ import pytest
 
 from probe.adapters.numpy import nn
 from probe.verdict.run import compare
-from tests.toys import gpt, module, record
+from tests.toys import gpt, module, plain_step, record
 
 TASKS = ["tensor", "statistics"]
 
@@ -63,6 +63,17 @@ def test_an_update_that_differs_is_one_of_the_optimizer(tmp_path):
     b = record(tmp_path / "b.h5", model, steps=2, optimizer=nn.AdamW(model.parameters(), lr=2e-3))
     first = compare(a, b).first_divergence
     assert (first.phase.label, first.path, first.step) == ("update", "", 0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_weights_that_change_between_steps_are_named_before_what_shows_them(tmp_path, task):
+    def averaged_step(model, optimizer, number):
+        module(model, "layers.2.mlp.up").weight.data *= np.float32(0.99 if number else 1)
+        return plain_step(model, optimizer, number)
+
+    a = record(tmp_path / "a.h5", steps=2, task=task)
+    first = compare(a, record(tmp_path / "b.h5", steps=2, step=averaged_step, task=task)).first_divergence
+    assert (first.path, first.phase.label, first.step) == ("layers.2.mlp.up", "update", 1)
 
 
 def test_what_was_not_recorded_stands_beside_the_verdict(tmp_path):

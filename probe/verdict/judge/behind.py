@@ -133,6 +133,10 @@ def _largest(judging: Judging, found: dict[Place, float], known: int) -> dict[st
 
 
 def _find(judging: Judging, found: dict[Place, float], facts: tuple[Note, ...]) -> None:
-    modules = {module for module, _ in found}
-    path = judging.step.path(modules.pop()) if len(modules) == 1 else ""
+    """Name the weights; between steps they changed before the forward pass that shows it."""
+    findings, paths = judging.verdicts.findings, {judging.step.path(module) for module, _ in found}
+    if findings and (judging.is_first or not paths.intersection(findings[0].paths)):
+        return
+    findings.clear()
+    path = paths.pop() if len(paths) == 1 else ""
     judging.finds(Phase.UPDATE, (path,), None, 0.0, "behind-optimizer", facts=facts)

@@ -46,8 +46,7 @@ def judge(step: Step, before: Weights | None, noise: StepNoise) -> Verdicts:
     gradients = judge_gradients(judging, factor)
     drop_unseen(judging)
     judge_buffers(judging)
-    if not judging.verdicts.findings:
-        judge_behind(judging)
+    judge_behind(judging)
     judge_updates(judging, gradients, factor)
     return judging.verdicts
 
