@@ -8,8 +8,8 @@ that of all else.
 
 from __future__ import annotations
 
+import functools
 import gc
-import inspect
 import json
 import statistics
 import subprocess
@@ -115,7 +115,7 @@ def record(model: Model, path: Path) -> None:
 def compare_once(a: str, b: str) -> dict[str, object]:
     """Compare two recordings in this process, which must be a fresh one; return what it cost."""
     import probe
-    import probe.comparison.run
+    import probe.comparing
     from probe.store.reading.reader import Reader
 
     imports, before = _memory("VmRSS"), _bytes_read()
@@ -133,48 +133,37 @@ def compare_once(a: str, b: str) -> dict[str, object]:
 
 
 def _verdict_adds(a: str, b: str) -> float:
-    """Compare a few times more, with clocks around judging and around the measuring and reading that it asks for.
+    """Compare a few times more, with clocks around judging and around the measuring that it asks for.
 
     Without Python's garbage collector, as `timeit` measures: it is chance whether that stops the one or the other.
     """
     import probe
-    from probe.comparison.coverage.tally import Tally
-    from probe.comparison.run import _Run
-    from probe.comparison.steps.events import StepPairs
-    from probe.store.reading.reader import Reader
+    from probe import comparing
+    from probe.verdict.steps.step import Step
 
-    spent = {"step": 0.0, "measuring": 0.0}
-    inside = []
+    spent = {"judging": 0.0, "measuring": 0.0}
 
-    def timed(owner: type, method: str, kind: str) -> None:
-        original = getattr(owner, method)
+    def timed(owner: Any, name: str, kind: str) -> None:
+        original = getattr(owner, name)
 
+        @functools.wraps(original)
         def clocked(*args: Any, **kwargs: Any) -> Any:
-            if kind in inside or (kind != "step" and not inside):  # tables are read before a step is judged, too
-                return original(*args, **kwargs)
-            inside.append(kind)
             start = time.process_time()
             try:
-                found = original(*args, **kwargs)
-                return iter(list(found)) if inspect.isgenerator(found) else found
+                return original(*args, **kwargs)
             finally:
                 spent[kind] += time.process_time() - start
-                inside.remove(kind)
 
-        setattr(owner, method, clocked)
+        setattr(owner, name, clocked)
 
-    timed(_Run, "_step", "step")
-    timed(Tally, "add", "measuring")
-    timed(Reader, "_attempt", "measuring")  # tables that are read when they are first asked for
-    for name, method in list(vars(StepPairs).items()):
-        if inspect.isgeneratorfunction(method) or name.startswith("measured"):
-            timed(StepPairs, name, "measuring")
+    timed(comparing, "judge", "judging")
+    timed(Step, "error", "measuring")
     gc.collect()
     gc.disable()
     start = time.process_time()
     for _ in range(_COMPARISONS):
         probe.compare(a, b)
-    judging = spent["step"] - spent["measuring"]
+    judging = spent["judging"] - spent["measuring"]
     return judging / (time.process_time() - start - judging)
 
 

@@ -1,8 +1,8 @@
-"""How often a finding is at the right place, by what is known of it: fits `probe.verdict.confidence`, and says how it does.
+"""How often a finding is at the right place, by what is known of it: fits `probe.diagnosis.confidence`, and says how it does.
 
     python -m benchmarks.confidence [--share 0.15] [--folder benchmarks/results/confidence] [--jobs 2] [--recorded] [--blind build/blind]
 
-Pairs are recorded once into the folder; those of the blind set count too where ``python -m benchmarks.blind`` has recorded them. It writes the weights into ``probe/verdict/confidence.py`` and the table of what is said against what
+Pairs are recorded once into the folder; those of the blind set count too where ``python -m benchmarks.blind`` has recorded them. It writes the weights into ``probe/diagnosis/confidence.py`` and the table of what is said against what
 is true into ``docs/evidence/confidence.md``: of each architecture by weights that were fitted on the others.
 """
 
@@ -23,18 +23,18 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.blind import catalogue
-from benchmarks.blind import judge as blind
 from benchmarks.blind.confirm import confirmed
-from benchmarks.blind.record import TASKS, recorded
+from benchmarks.blind.judge import TASKS, recordings
+from benchmarks.grading import grade
 from benchmarks.localisation.pairs.pair import Pair
-from benchmarks.localisation.tools.suite import MODES, ROOT, Named, chosen, grade_of_places
+from benchmarks.localisation.tools.suite import MODES, ROOT, chosen
 from benchmarks.oracle.recordings import files_of, record_all
-from probe.comparison.answer import Comparison
-from probe.verdict import answer, beside
-from probe.verdict.confidence import Known, known_of
-from probe.verdict.run import compare
+from probe.answer.comparison import Comparison
+from probe.comparing import compare
+from probe.diagnosis import beside, told
+from probe.diagnosis.confidence import Known, known_of
 
-_PAGE, _CODE = ROOT / "docs/evidence/confidence.md", ROOT / "probe/verdict/confidence.py"
+_PAGE, _CODE = ROOT / "docs/evidence/confidence.md", ROOT / "probe/diagnosis/confidence.py"
 _FOLDS = 8
 _RIDGE = 1.0
 """what a weight of 1 costs, in log-likelihood times 2: few findings are wrong"""
@@ -60,10 +60,8 @@ def cases(pairs: Iterable[Pair], folder: Path) -> Iterator[Case]:
             if not all(file.exists() for file in files):
                 continue
             found, known = _compared(files, pair.mapping)
-            named = [Named(d.step, d.phase.label, tuple({ref.path for ref in (d.a or d.b)})) for d in found.divergences]
-            if named and known:
-                grade = grade_of_places(pair.truth, found.verdict.value, named)
-                yield Case(pair.name, mode, pair.a.architecture, known, grade == "exact")
+            if found.divergences and known:
+                yield Case(pair.name, mode, pair.a.architecture, known, grade(pair.truth, found) == "exact")
 
 
 def blind_cases(folder: Path) -> Iterator[Case]:
@@ -71,11 +69,11 @@ def blind_cases(folder: Path) -> Iterator[Case]:
     sure = confirmed()
     for pair in (pair for pair in catalogue.pairs() if pair.name in sure):
         for kind in TASKS:
-            files = recorded(folder, pair, kind)
-            if files is not None:
-                found, known = _compared(files, blind._written(folder, pair))
+            files = recordings(folder, pair, kind)
+            if all(file.exists() for file in files):
+                found, known = _compared(files, pair.mapping)
                 if found.divergences and known:
-                    right = blind.grade(pair, blind._answer(found)) == "exact"
+                    right = grade(pair.fault and pair.fault.truth, found) == "exact"
                     yield Case(pair.name, kind, f"blind {pair.model.name}", known, right)
 
 
@@ -83,12 +81,12 @@ def _compared(files: Sequence[Path], mapping: Any) -> tuple[Comparison, Known]:
     """Return an answer without what stands beside it, and what is known of its first finding."""
     seen: list[Known] = []
 
-    def watched(finding: answer.Finding) -> float:
+    def watched(finding: told.Finding) -> float:
         seen.append(known_of(finding) if finding.is_shown else {})
         return 0.9
 
     with (
-        patch.object(answer, "confidence_of", watched),
+        patch.object(told, "confidence_of", watched),
         patch.object(beside, "evidence_of", lambda *_: None),
         patch.object(beside, "with_settings_by_numbers", lambda step, finding, said, notes: said),
     ):
@@ -186,7 +184,7 @@ def page(found: Sequence[Case], weights: dict[str, float], share: float) -> str:
 
 
 def with_weights(code: str, weights: dict[str, float]) -> str:
-    """Return the code of `probe.verdict.confidence` with other weights."""
+    """Return the code of `probe.diagnosis.confidence` with other weights."""
     rows = "".join(f'    "{name}": {weight},\n' for name, weight in weights.items())
     return re.sub(r"WEIGHTS = \{\n(.*?)\}\n", lambda _: f"WEIGHTS = {{\n{rows}}}\n", code, count=1, flags=re.DOTALL)
 

@@ -24,13 +24,12 @@ Importing probe loads none of these: each is loaded when it is first used.
 """
 
 import importlib
-import os
 from typing import TYPE_CHECKING
 
 from probe._version import __version__
 
 if TYPE_CHECKING:
-    from probe.comparison.run import compare
+    from probe.comparing import compare
     from probe.conversion import convert_weights
     from probe.conversion.loading import load_matching
     from probe.curve_comparison import curves
@@ -75,7 +74,7 @@ __all__ = [
 _HOMES = {
     "auto_diff": "replaying.two_models.auto_diff:auto_diff",
     "capture": "session:capture",
-    "compare": "verdict.run:compare" if os.environ.get("PROBE_ENGINE") == "new" else "comparison.run:compare",
+    "compare": "comparing:compare",
     "compare_batches": "reproducibility.batch_comparison:compare_batches",
     "compare_schedules": "reproducibility.schedules:compare_schedules",
     "convert_weights": "conversion:convert_weights",

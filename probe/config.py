@@ -54,6 +54,10 @@ class Compression(enum.StrEnum):
     """their bytes sorted by significance, then zstd of level 1: smaller"""
 
 
+_ALIASES = {"L0": "module", "L1": "op"}
+"""levels as mindstudio-probe has them"""
+
+
 class RecordOptions(TypedDict, total=False):
     """The options of `probe.start`, which has their meaning, for functions that pass them on."""
 
@@ -107,7 +111,7 @@ class RecordConfig:
     def from_options(cls, config: str | Path | Mapping[str, Any] | None = None, **options: Any) -> RecordConfig:
         """Check options as `probe.start` takes them; those in ``config`` are overridden by the others.
 
-        ``config`` may be one of mindstudio-probe or of MindSpore's Dump (`probe.compat.dump_settings`).
+        ``config`` may be one of mindstudio-probe or of MindSpore's Dump (`probe.dump_settings`).
 
         Raises
         ------
@@ -117,7 +121,7 @@ class RecordConfig:
         where = str(config) if isinstance(config, (str, Path)) else ""
         loaded, folder, said = load_config(config), "", ""
         if loaded:
-            from probe.compat import dump_settings  # few configurations are another tool's
+            from probe import dump_settings  # few configurations are another tool's
 
             if dump_settings.is_foreign(loaded):
                 meant = dump_settings.translated(loaded, where)
@@ -135,9 +139,10 @@ class RecordConfig:
             raise ConfigError(f"task={task!r} records {numbers}, but tensors= asks for values: leave one out")
         task = Task.TENSOR if tensors else Task(task)
         batch = Batch(_choice("batch", merged.get("batch") or Batch.HASH, [kind.value for kind in Batch]))
+        level = _choice("level", merged.get("level", "module"), [*get_args(LevelName), *_ALIASES])
         return cls(
             task=task,
-            level=_choice("level", merged.get("level", "module"), list(get_args(LevelName))),
+            level=_ALIASES.get(level, level),
             steps=_ranges(merged.get("steps")),
             ranks=_integers("ranks", merged.get("ranks")),
             modules=_patterns("modules", merged.get("modules")),
@@ -163,11 +168,11 @@ class RecordConfig:
         )
 
     def wants_step(self, step: int) -> bool:
-        """Tell whether a step is to be recorded."""
+        """Return True if a step is to be recorded."""
         return self.steps is None or any(step in chosen for chosen in self.steps)
 
     def is_over(self, step: int) -> bool:
-        """Tell whether neither this step nor any later one is to be recorded."""
+        """Return True if neither this step nor any later one is to be recorded."""
         return self.steps is not None and all(chosen[-1] < step for chosen in self.steps)
 
     def steps_from(self, step: int) -> int | None:
@@ -181,15 +186,15 @@ class RecordConfig:
         return total
 
     def wants_rank(self, rank: int) -> bool:
-        """Tell whether this process records at all."""
+        """Return True if this process records at all."""
         return self.ranks is None or rank in self.ranks
 
     def wants_phase(self, phase: Phase) -> bool:
-        """Tell whether a phase is to be recorded."""
+        """Return True if a phase is to be recorded."""
         return self.phases is None or phase in self.phases
 
     def wants_module(self, path: str, class_name: str) -> bool:
-        """Tell whether the tensors of a module are to be recorded."""
+        """Return True if the tensors of a module are to be recorded."""
         if self.modules is None:
             return True
         excluded = [pattern[1:] for pattern in self.modules if pattern.startswith("!")]
@@ -199,7 +204,7 @@ class RecordConfig:
         return not included or _matches(included, path, class_name)
 
     def wants_values(self, path: str, class_name: str) -> bool:
-        """Tell whether the tensors of a module are to be recorded in full."""
+        """Return True if the tensors of a module are to be recorded in full."""
         if self.task is not Task.TENSOR:
             return False
         return self.tensors is None or _matches(list(self.tensors), path, class_name)

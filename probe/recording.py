@@ -76,7 +76,7 @@ class Observed:
 
     @property
     def has_values(self) -> bool:
-        """Tell whether the values themselves were recorded."""
+        """Whether the values themselves were recorded."""
         return self.tensor >= 0
 
     @property

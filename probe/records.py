@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 TaskName = Literal["structure", "norms", "statistics", "tensor"]
 """`Task`, as `probe.start` takes it"""
-LevelName = Literal["module"]
+LevelName = Literal["module", "op", "mix"]
 PhaseName = Literal["init", "forward", "loss", "backward", "gradient", "update"]
 """`Phase`"""
 BatchName = Literal["hash", "all", "ids"]
@@ -175,6 +175,13 @@ class ModuleInfo:
     line: int = 0
     n_params: int = 0
     """elements of all parameters in the module and below"""
+    arguments: str = ""
+    """of an operation inside a module: what it was given beside tensors, as JSON; empty for a module"""
+
+    @property
+    def is_operation(self) -> bool:
+        """Whether this is an operation inside the module ``parent``: ``class_name`` is its function, ``file`` and ``line`` call it."""
+        return bool(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)

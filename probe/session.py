@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from probe import origins
 from probe._version import __version__
 from probe.adapters.base import Adapter, Group, adapter_for
 from probe.config import RecordConfig, RecordOptions
@@ -25,7 +26,6 @@ from probe.numbers import kernel
 from probe.ranks.layout.seen import parallel_of
 from probe.recorder import Recorder
 from probe.records import BatchName, CompressionName, LevelName, PhaseName, RunInfo, StepState, Task, TaskName
-from probe.reproducibility import origins
 from probe.store.writing.creation import discard
 from probe.store.writing.replacing import replaced
 from probe.store.writing.writer import Writer, now
@@ -74,7 +74,9 @@ def start(
         must agree on it), and said once on stderr. A folder, made if it ends in ``/``, gets a file of such a name.
         A name made of the time gets a number if another run has it.
     level
-        what is observed: ``"module"``
+        what is observed: ``"module"`` (default); ``"mix"``: also every operation inside the chosen modules, with its arguments and
+        the line of code that calls it; ``"op"``: operations, and of modules only what the models themselves are given and return.
+        mindstudio-probe's ``"L0"``, ``"mix"``, ``"L1"``. PyTorch and PaddlePaddle
     task
         ``"statistics"`` (default), ``"tensor"`` (values too), ``"structure"`` (no numbers) or ``"norms"`` (for
         whole runs: gradient norms, and statistics without hash and sketch of the outputs of ``modules``, which
@@ -168,12 +170,12 @@ def start_by_itself(
 
 
 def is_recording() -> bool:
-    """Tell whether a recording is under way."""
+    """Return True if a recording is under way."""
     return _current is not None and _current.running
 
 
 def steps_by_itself() -> bool:
-    """Tell whether the recording under way is one that `start_by_itself` began, and that the program has left to itself."""
+    """Return True if the recording under way is one that `start_by_itself` began, and that the program has left to itself."""
     return is_recording() and _current.steps_by_itself
 
 
@@ -354,12 +356,12 @@ def pause(is_paused: bool = True) -> None:
 
 
 def is_under_way() -> bool:
-    """Tell whether a recording was begun and not ended, also where this rank does not record."""
+    """Return True if a recording was begun and not ended, also where this rank does not record."""
     return _excluded or (_current is not None and _current.running)
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether a value is a tensor of the model that is recorded."""
+    """Return True if a value is a tensor of the model that is recorded."""
     return _current is not None and _current.is_tensor(value)
 
 

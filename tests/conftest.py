@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from probe.reproducibility import origins
+from probe import origins
 
 os.environ["PROBE_QUIET"] = "1"
 """here and in the processes that tests start, of which many hold what is printed against a run without probe"""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, softmax
 from probe.numbers import fused
 from probe.numbers.fused import Fusion
+from tests.toy import nn
+from tests.toy.tensor import Tensor, softmax
 from tests.toys import GPT, HEADS, LAYERS, WIDTH, gpt, module
 
 KEYS = WIDTH // 2

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, cross_entropy, no_grad, operation, softmax
+from tests.toy import nn
+from tests.toy.tensor import Tensor, cross_entropy, no_grad, operation, softmax
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 19, 16, 2, 3
 BATCH, LENGTH = 2, 6

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import probe
-from benchmarks.trainings.unaided import SCRIPTS, TRIALS, Edit, Outcome, Trial, edited, launched, look
 from probe import session
 from probe.adapters.base import adapter_named
 from probe.run.order import Order
@@ -20,6 +19,32 @@ from probe.run.watching import Watch
 from probe.testing import Recording
 
 FILE = Path("a.h5")
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """In an empty folder; what other tests have left is not looked at."""
+    monkeypatch.chdir(tmp_path)
+    everything = gc.get_objects
+    kinds = tuple(each for name in ("torch", "paddle", "mindspore") if name in sys.modules for each in _kinds(name))
+    old = [each for each in everything() if issubclass(type(each), kinds)]
+    left = {id(each) for each in old}
+    monkeypatch.setattr(
+        "probe.run.choosing.gc.get_objects", lambda: [each for each in everything() if id(each) not in left]
+    )
+    yield
+    del old
+
+
+def _kinds(framework: str) -> tuple[type, ...]:
+    module = sys.modules[framework]
+    if framework == "mindspore":
+        return (module.nn.Cell,)
+    return (
+        (module.nn.Module, module.optim.Optimizer)
+        if framework == "torch"
+        else (module.nn.Layer, module.optimizer.Optimizer)
+    )
 
 
 @contextlib.contextmanager
@@ -45,45 +70,3 @@ def roots() -> list[str]:
     run = probe.open(FILE)
     classes = [module.class_name for module in run.modules]
     return [each.class_name for each in run.modules if each.parent == 0] if classes[0] == "list" else classes[:1]
-
-
-def trial(name: str) -> Trial:
-    """Return a trial of the benchmark."""
-    return next(each for each in TRIALS if each.name == name)
-
-
-def trained(trial: Trial, folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: Edit) -> dict[str, np.ndarray]:
-    """Run a trial's script in this process and a folder of its own, with edits; return its losses and final weights."""
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    text = edited((SCRIPTS / trial.script).read_text(encoding="utf-8"), edits)
-    words = ["--out"] if trial.script == "plain_torch.py" else []
-    monkeypatch.setattr(sys, "argv", ["train.py", *words, "weights0.npz"])
-    exec(compile(text, "train.py", "exec"), {"__name__": "__main__"})
-    with np.load("weights0.npz") as weights:
-        return {name: weights[name] for name in weights}
-
-
-def of_process(trial: Trial, folder: Path, way: str) -> dict[str, np.ndarray]:
-    """Run a trial's script in a process of its own; return the same."""
-    launched(trial, (SCRIPTS / trial.script).read_text(encoding="utf-8"), folder, way)
-    with np.load(folder / "weights0.npz") as weights:
-        return {name: weights[name] for name in weights}
-
-
-def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
-    """Tell whether two trainings have ended with the same bits."""
-    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
-
-
-def lacking(trial: Trial, path: Path) -> list[str]:
-    """Return what a recording of a trial should have and has not."""
-    found = Outcome()
-    look(trial, path, found)
-    return found.lacks
-
-
-def named(a: Path, b: Path) -> str:
-    """Return the first place in which two recordings differ."""
-    answer = probe.compare(a, b)
-    return answer.divergences[0].path if answer.divergences else answer.verdict.name

@@ -1,46 +1,32 @@
-"""All models of the blind test set."""
+"""All models and pairs of a set, `blind` or `sealed`."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
+from pathlib import Path
 
 from .spec import Model, Pair, pairs_of
 
-SUBJECTS = (
-    "control",
-    "generative",
-    "physics",
-    "graphs",
-    "audio",
-    "sequences",
-    "vision",
-    "training_tricks",
-    "language",
-    "ports_language",
-)
+
+def folder(which: str) -> Path:
+    """Where a set lies."""
+    return Path(__file__).parents[1] / which
 
 
 @functools.cache
-def _models(subject: str) -> tuple[Model, ...]:
-    return importlib.import_module(f".models.{subject}", __package__).MODELS
+def files(which: str) -> tuple[str, ...]:
+    """The files of models of a set; each is named after its subject."""
+    return tuple(sorted(found.name for found in pkgutil.iter_modules([str(folder(which) / "models")])))
 
 
-def models() -> list[Model]:
-    """All models."""
-    return [model for subject in SUBJECTS for model in _models(subject)]
+@functools.cache
+def models(which: str, file: str) -> tuple[Model, ...]:
+    """The models of one file."""
+    return importlib.import_module(f"benchmarks.{which}.models.{file}").MODELS
 
 
-def names() -> list[str]:
-    """The names of all models."""
-    return [model.name for model in models()]
-
-
-def model(name: str) -> Model:
-    """The model of this name; imports no more subjects than it takes to find it."""
-    return next(model for subject in SUBJECTS for model in _models(subject) if model.name == name)
-
-
-def pairs() -> list[Pair]:
-    """All pairs of all models."""
-    return [pair for model in models() for pair in pairs_of(model)]
+def pairs(which: str = "blind", some: tuple[str, ...] | None = None) -> list[Pair]:
+    """All pairs of these files of models, of all when left out."""
+    return [pair for file in some or files(which) for model in models(which, file) for pair in pairs_of(model)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from .training import Training, batches, ids, lively, next_token_loss, token_loss
 
@@ -47,6 +49,17 @@ def masked(
         return model(input_ids=batch["tokens"], attention_mask=batch["mask"] if padded else None)
 
     return Training(made(make), predict, token_loss, batches(data, name), **options)
+
+
+def of(name: str) -> Callable[[Any], Any]:
+    """What makes a model of ``configurations.yaml``, given the transformers module."""
+
+    def make(transformers: Any) -> Any:
+        row = yaml.safe_load(Path(__file__).with_name("configurations.yaml").read_text(encoding="utf-8"))[name]
+        configuration = getattr(transformers, row["configuration"])(**row["values"])
+        return getattr(transformers, row["class"])(configuration)
+
+    return make
 
 
 def made(make: Callable[[Any], Any]) -> Any:

@@ -1,97 +1,89 @@
-"""Judge the recordings with the probe that is imported, and grade its answers."""
+"""Record the sides of pairs with values and with statistics, judge them with the probe that is imported, grade its answers."""
 
 from __future__ import annotations
 
-import fnmatch
+import functools
 import json
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..grading import counted, grade, places
 from . import catalogue
 from .confirm import confirmed
-from .record import TASKS, recorded
-from .spec import Fault, Pair
+from .spec import Pair, Side
+from .training import training_of
 
-FAULTY = ("exact", "parent", "top-3", "other phase", "wrong name", "undecided", "missed", "error")
-CLEAN = ("aligned", "undecided", "false alarm", "error")
+TASKS = {"values": "tensor", "statistics": "statistics"}
 
 
-def judge_all(folder: Path, answers: Path) -> None:
-    """Judge every confirmed pair that is recorded, from values and from statistics; write the answers as JSON."""
+def recordings(folder: Path, pair: Pair, task: str) -> list[Path]:
+    """Where the two recordings of a pair lie."""
+    return [file_of(folder, side, task) for side in (pair.a, pair.b)]
+
+
+def file_of(folder: Path, side: Side, task: str) -> Path:
+    """Where a side's recording lies."""
+    return folder / task / f"{side.key}.{side.dtype}.{side.steps}.h5"
+
+
+def record_file(which: str, folder: Path, file: str) -> None:
+    """Record the confirmed pairs of one file of models, in this process; what exists stays."""
+    from ..recording import recorded
+
+    sure = confirmed(which)
+    for pair in (pair for pair in catalogue.pairs(which, (file,)) if pair.name in sure):
+        for side in (pair.a, pair.b):
+            for task, how in TASKS.items():
+                recorded(file_of(folder, side, task), functools.partial(training_of, side), side.steps, how)
+
+
+def judge_all(which: str, folder: Path, name: str, files: tuple[str, ...]) -> None:
+    """Judge every confirmed pair that is recorded; write FOLDER/NAME.json, print the counts."""
+    sure = confirmed(which)
+    answers = judge_pairs(folder, [pair for pair in catalogue.pairs(which, files) if pair.name in sure])
+    (folder / f"{name}.json").write_text(json.dumps(answers, indent=0) + "\n")
+    print(table(answers))
+
+
+def judge_pairs(folder: Path, pairs: list[Pair]) -> list[dict[str, Any]]:
+    """The graded answers for these pairs, from values and from statistics."""
     import probe
 
-    sure, result = confirmed(), []
-    for pair in (pair for pair in catalogue.pairs() if pair.name in sure):
-        mapping = _written(folder, pair)
-        for kind in TASKS:
-            files = recorded(folder, pair, kind)
-            if files is None:
+    result = []
+    for pair in pairs:
+        fault = pair.fault
+        labels = {"phase": fault.phases[0], "kind": fault.way} if fault else {"phase": "clean", "kind": _kind(pair)}
+        for task in TASKS:
+            files = recordings(folder, pair, task)
+            if not all(file.exists() for file in files):
                 continue
             try:
-                answer = _answer(probe.compare(*map(str, files), mapping=mapping))
+                found = probe.compare(*files, mapping=pair.mapping)
+                answer = {"grade": grade(fault and fault.truth, found), "verdict": found.verdict.value}
+                answer["named"] = [one._asdict() for one in places(found)[:3]]
             except Exception as error:  # noqa: BLE001 - one pair must not stop the others
-                answer = {"verdict": "error", "named": [], "error": f"{type(error).__name__}: {error}"[:300]}
-            result.append({"pair": pair.name, "kind": kind, "grade": grade(pair, answer), **answer})
-    answers.write_text(json.dumps(result, indent=0) + "\n")
-    for kind in TASKS:
-        for grades in (FAULTY, CLEAN):
-            print(kind, counts(result, kind, clean=grades is CLEAN))
+                answer = {"grade": "error", "verdict": "error", "named": [], "error": repr(error)[:300]}
+            result.append({"pair": pair.name, "task": task, **labels, **answer})
+    return result
 
 
-def counts(answers: list[dict[str, Any]], kind: str, clean: bool) -> dict[str, int]:
-    """How often each grade was given."""
-    cleans = {pair.name for pair in catalogue.pairs() if pair.fault is None}
-    found = Counter(a["grade"] for a in answers if a["kind"] == kind and (a["pair"] in cleans) == clean)
-    return {name: found[name] for name in (CLEAN if clean else FAULTY)}
+def table(answers: list[dict[str, Any]]) -> str:
+    """Counts of grades: in all, by phase, by kind."""
+    lines = []
+    for label in ("", "phase", "kind"):
+        for task in TASKS:
+            grades: dict[str, list[str]] = defaultdict(list)
+            for answer in (one for one in answers if one["task"] == task):
+                clean = answer["phase"] == "clean"
+                row = answer[label] if label else ("clean pairs" if clean else "faults")
+                grades[("clean: " if clean and label == "kind" else "") + row].append(answer["grade"])
+            lines.append(f"\n{f'by {label}' if label else 'in all'}, from {task}")
+            lines += [f"  {row:<24} {len(found):>4}  {counted(found)}" for row, found in sorted(grades.items())]
+    return "\n".join(lines)
 
 
-def _written(folder: Path, pair: Pair) -> str | None:
-    if pair.mapping is None:
-        return None
-    path = folder / f"{pair.model.name}.yaml"
-    path.write_text(yaml.safe_dump(json.loads(json.dumps(pair.mapping)), sort_keys=False))
-    return str(path)
-
-
-def _answer(comparison: Any) -> dict[str, Any]:
-    named = [
-        {
-            "step": place.step,
-            "phase": place.phase.name.lower(),
-            "paths": sorted({node.path for node in (place.a or place.b)}),
-            "confidence": round(float(place.confidence), 3),
-        }
-        for place in comparison.divergences[:3]
-    ]
-    return {"verdict": str(getattr(comparison.verdict, "value", comparison.verdict)), "named": named}
-
-
-def grade(pair: Pair, answer: dict[str, Any]) -> str:
-    """The grade of an answer; the words are those of `FAULTY` and `CLEAN`."""
-    verdict, named, fault = answer["verdict"], answer["named"], pair.fault
-    if verdict in ("error", "undecided"):
-        return verdict
-    if fault is None:
-        return "aligned" if verdict == "aligned" else "false alarm"
-    if verdict == "aligned":
-        return "missed"
-    first = named[0]
-    if _at(fault, first) and _when(fault, first):
-        return "exact"
-    if fault.path and first["paths"] == [fault.path.rpartition(".")[0]] and _when(fault, first):
-        return "parent"
-    if any(_at(fault, place) and _when(fault, place) for place in named):
-        return "top-3"
-    return "other phase" if _at(fault, first) else "wrong name"
-
-
-def _at(fault: Fault, place: dict[str, Any]) -> bool:
-    right = (fault.path, *fault.also)
-    return all(any(fnmatch.fnmatchcase(path, one) for one in right) for path in place["paths"])
-
-
-def _when(fault: Fault, place: dict[str, Any]) -> bool:
-    return place["step"] == fault.step and place["phase"] in fault.phases
+def _kind(pair: Pair) -> str:
+    return ("port: " if pair.model.port else "same code: ") + (
+        pair.a.dtype if pair.a.dtype == pair.b.dtype else f"{pair.a.dtype} against {pair.b.dtype}"
+    )

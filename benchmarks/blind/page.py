@@ -1,4 +1,4 @@
-"""Write docs/evidence/blind.md from one or two files of answers."""
+"""Write docs/evidence/blind.md or sealed.md from one or two files of answers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ..grading import GRADES
+from ..markdown import table
 from . import catalogue
-from .confirm import FILE, LEAST, confirmed
-from .judge import CLEAN, FAULTY, counts
-from .record import TASKS
+from .confirm import LEAST, confirmed
+from .judge import TASKS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/evidence/blind.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs/evidence"
+Answers = dict[str, list[dict[str, Any]]]
+"""by the name of the engine, which is a column"""
 MEANING = {
     "exact": "the module (or a place that is equally right), the phase and the step of the fault",
     "parent": "the module around it; phase and step right",
@@ -22,11 +25,23 @@ MEANING = {
     "undecided": "`UNDECIDED`",
     "missed": "`ALIGNED`",
     "error": "the comparison raised an error",
+    "aligned": "`ALIGNED`",
+    "false alarm": "`DIVERGED`",
 }
-HEAD = """# A blind test set
+SEALED = """# A sealed test set
+
+Models, faults and clean pairs of `benchmarks/sealed` were written, and confirmed without probe, before the present engine was begun, by people who
+had not read how probe judges. Nobody has looked at them since: recorded once, judged once by the engine of commit f888f73a (old) and once by the present
+one at dc9d6309 (new), on the same files. In the first run of the new engine 17 pairs ended in one crash; it was mended, and these alone were judged again.
+
+`python -m benchmarks.sealed --judge --name new`; `python -m benchmarks.sealed --page new old` writes this page. Grades are those of
+[localisation.md](localisation.md#grades). Both sides of most pairs are one program but for the fault, so that rounding hides little.
+"""
+BLIND = """# A blind test set
 
 The models, faults and clean pairs of `benchmarks/blind` were written, and confirmed without probe, by people who had not
-read how probe judges. Neither the set nor probe was changed after scoring.
+read how probe judges. Neither the set nor probe was changed after scoring, which was at commit 7c1cabe4 (2026-11-25),
+by the engine before `probe/verdict`. `new` is the probe of that commit, `old` an earlier one, on the same recordings.
 
 {faults} faults in {models} models ({ports} of them ports to another code base), and {cleans} clean pairs, of which {differ} differ in
 their losses or norms. A fault counts if plain hooks see, bit by bit, that its module is the first whose output (loss,
@@ -34,8 +49,7 @@ gradient, update) differs given the same inputs, and if the relative error there
 what changes there when every module's output is moved by up to half a unit in the last place.
 {left} further pairs were written but not confirmed; they don't count.
 
-Only in the {port_faults} faults of ports do the two sides differ by rounding, too. In the others, both sides are the same program but
-for the fault, so that nothing hides it.
+Only in the {port_faults} faults of ports do the sides differ by rounding, too. In the others nothing hides the fault. Grades that no answer has are left out.
 """
 DOUBTS = """## Doubtful truths
 
@@ -52,75 +66,77 @@ Seen when the answers were read, and left as they were scored.
 FOOT = """
 Run it again with
 
-    python -m benchmarks.blind.confirm     # the truth of every pair, without probe
+    python -m benchmarks.blind --confirm   # the truth of every pair, without probe
     python -m benchmarks.blind             # record all pairs, judge them
     python -m benchmarks.blind --page new  # this page; --help says how to judge with another probe
 """
 
 
-def write(files: list[Path]) -> None:
-    """Write the page; the files' names are the columns."""
+def write(which: str, files: list[Path]) -> None:
+    """Write the page of a set; the files' names are the columns. Of the sealed one it has totals alone: no pair is named."""
     answers = {file.stem: json.loads(file.read_text()) for file in files}
-    sure, pairs = confirmed(), catalogue.pairs()
-    known = json.loads(FILE.read_text())
-    faults = [pair for pair in pairs if pair.fault and pair.name in sure]
-    cleans = [pair for pair in pairs if pair.clean and pair.name in sure]
-    models = {pair.model.name: pair.model for pair in faults}
-    head = HEAD.format(
-        faults=len(faults),
-        models=len(models),
-        ports=sum(model.port is not None for model in models.values()),
-        cleans=len(cleans),
-        differ=sum(known[pair.name]["worst"] > 0 for pair in cleans),
-        least=LEAST,
-        port_faults=sum(pair.model.port is not None for pair in faults),
-        left=len(pairs) - len(faults) - len(cleans),
-    )
-    parts = [head, _table("Faults", FAULTY, answers, clean=False), _table("Clean pairs", CLEAN, answers, clean=True)]
-    phases = {pair.name: pair.fault.phases[0] for pair in faults if pair.fault}
-    parts += [_by_phase(answers, phases), _not_exact(list(answers)[0], answers, phases), DOUBTS, FOOT]
-    PAGE.write_text("\n".join(parts))
+    counts = [_counts(answers, "Faults", False), _counts(answers, "Clean pairs", True)]
+    if which == "sealed":
+        parts = [SEALED, *counts]
+    else:
+        sure, pairs = confirmed(which), catalogue.pairs(which)
+        faults = [pair for pair in pairs if pair.fault and pair.name in sure]
+        cleans = [pair for pair in pairs if pair.clean and pair.name in sure]
+        models = {pair.model.name: pair.model for pair in faults}
+        head = BLIND.format(
+            faults=len(faults),
+            models=len(models),
+            ports=sum(model.port is not None for model in models.values()),
+            cleans=len(cleans),
+            differ=sum(sure[pair.name]["worst"] > 0 for pair in cleans),
+            least=LEAST,
+            port_faults=sum(pair.model.port is not None for pair in faults),
+            left=len(pairs) - len(faults) - len(cleans),
+        )
+        parts = [head, *counts, _by_phase(answers), _not_exact(answers), DOUBTS, FOOT]
+    (PAGES / f"{which}.md").write_text("\n".join(parts))
 
 
-def _row(*cells: Any) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |\n"
-
-
-def _columns(answers: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, kind) for kind in TASKS for name in answers]
-
-
-def _table(title: str, grades: tuple[str, ...], answers: dict[str, Any], clean: bool) -> str:
-    columns = _columns(answers)
-    found = [counts(answers[name], kind, clean) for name, kind in columns]
-    text = f"## {title}\n\n" + _row("answer", *(f"{name}, {kind}" for name, kind in columns), "meaning")
-    text += _row(*["---"] * (len(columns) + 2))
-    for grade in grades:
-        meaning = "`DIVERGED`" if grade == "false alarm" else "`ALIGNED`" if grade == "aligned" else MEANING[grade]
-        text += _row(grade, *(each[grade] for each in found), meaning)
-    return text
-
-
-def _by_phase(answers: dict[str, Any], phases: dict[str, str]) -> str:
-    columns = _columns(answers)
-    text = "## Exact, by the phase of the fault\n\n" + _row("phase", "faults", *(f"{n}, {k}" for n, k in columns))
-    text += _row(*["---"] * (len(columns) + 2))
-    exact = {
-        (n, k): Counter(phases[a["pair"]] for a in answers[n] if a["kind"] == k and a["grade"] == "exact")
-        for n, k in columns
+def _columns(answers: Answers, clean: bool) -> dict[str, list[dict[str, Any]]]:
+    """The answers about faults, or about clean pairs, by the headings of the columns."""
+    return {
+        f"{name}, {task}": [one for one in found if one["task"] == task and (one["phase"] == "clean") is clean]
+        for task in TASKS
+        for name, found in answers.items()
     }
-    for phase, number in Counter(phases.values()).most_common():
-        text += _row(phase, number, *(exact[column][phase] for column in columns))
-    return text
 
 
-def _not_exact(name: str, answers: dict[str, Any], phases: dict[str, str]) -> str:
-    text = f"## Every pair that `{name}` did not name exactly, or took for faulty\n\n"
-    text += _row("pair", "recording", "grade", "named first") + _row(*["---"] * 4)
-    for answer in sorted(answers[name], key=lambda a: (a["pair"], a["kind"])):
-        if answer["grade"] in ("exact", "aligned"):
-            continue
-        named = next(iter(answer["named"]), None)
-        first = f"step {named['step']}, {named['phase']}, `{(named['paths'] or ['?'])[0] or '(root)'}`" if named else ""
-        text += _row(answer["pair"], answer["kind"], answer["grade"], first)
-    return text
+def _counts(answers: Answers, title: str, clean: bool) -> str:
+    columns = {name: Counter(one["grade"] for one in found) for name, found in _columns(answers, clean).items()}
+    grades = [grade for grade in (*GRADES, "error") if any(count[grade] for count in columns.values())]
+    rows = [[grade, *(count[grade] for count in columns.values()), MEANING[grade]] for grade in grades]
+    number = next(iter(columns.values())).total()
+    return f"## {title}\n\n{number}, from values and from statistics.\n\n" + table(
+        ["answer", *columns, "meaning"], rows
+    )
+
+
+def _by_phase(answers: Answers) -> str:
+    columns = _columns(answers, False)
+    phases = Counter(one["phase"] for one in next(iter(columns.values())))
+    exact = [Counter(one["phase"] for one in found if one["grade"] == "exact") for found in columns.values()]
+    rows = [[phase, number, *(count[phase] for count in exact)] for phase, number in phases.most_common()]
+    return "## Exact, by the phase of the fault\n\n" + table(["phase", "faults", *columns], rows)
+
+
+def _not_exact(answers: Answers) -> str:
+    name = next(iter(answers))
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for answer in sorted(answers[name], key=lambda one: (one["pair"], one["task"])):
+        if answer["grade"] not in ("exact", "aligned"):
+            named = next(iter(answer["named"]), None)
+            first = (
+                f"step {named['step']}, {named['phase']}, `{(named['paths'] or ['?'])[0] or '(root)'}`" if named else ""
+            )
+            same.setdefault((answer["pair"], answer["grade"], first), []).append(answer["task"])
+    rows = [
+        [pair, "both" if len(tasks) == len(TASKS) else tasks[0], grade, first]
+        for (pair, grade, first), tasks in same.items()
+    ]
+    title = f"## Every pair that `{name}` did not name exactly, or took for faulty\n\n"
+    return title + table(["pair", "recording", "grade", "named first"], rows)

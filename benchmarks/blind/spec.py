@@ -1,10 +1,44 @@
-"""What a model, a fault and a clean pair are."""
+"""What a model, a fault and a clean pair are: the truth about each is a row of ``truths.txt``, its code stands with the model.
+
+A section of that file is a model: `[name] about`. The row of a fault has its name, how it is planted, its phases, its
+module on side A (`.` is the root), what the engineer did, and options by the names of `Fault`'s fields; that of a clean
+pair begins with `clean`. `* names` takes rows of `[common]`; a clean pair's name with `+` gets the port's mapping.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+from ..grading import Truth
+
+HERE = "<here>"
+"""in what plants a fault: the module that its row names"""
+SETS = [Path(__file__).parents[1] / name for name in ("blind", "sealed")]
+Plant = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What is done to the faulty side (of a clean pair: to B), to the other one, and to both before that."""
+
+    b: Plant | None = None
+    a: Plant | None = None
+    both: Plant | None = None
+
+    def together(self, change: Plant | None) -> Plant | None:
+        """`change` after what both sides get."""
+        if self.both is None or change is None:
+            return self.both or change
+
+        def plant(training: Any) -> None:
+            self.both(training)
+            change(training)
+
+        return plant
 
 
 @dataclass(frozen=True)
@@ -49,13 +83,16 @@ class Fault:
     mapped: bool = False
     changes: Callable[[Any], None] | None = None
 
+    @property
+    def truth(self) -> Truth:
+        """The right answer."""
+        only_b = () if self.planted is None else (self.planted,)
+        return Truth(self.path, self.phases, self.step, self.also, only_b)
+
 
 @dataclass(frozen=True)
 class Clean:
-    """A legitimate difference of two sides.
-
-    `change` is applied to side B, `base` to side A, `both` to the two of them.
-    """
+    """A legitimate difference of two sides: `change` is applied to side B, `base` to side A."""
 
     name: str
     about: str
@@ -76,7 +113,7 @@ class Model:
     build, port
         Make a training of side A, of side B. Without a port, both sides are built alike.
     mapping
-        The layer mapping, written from side A (as the YAML of it reads).
+        The file of the layer mapping, written from side A.
     """
 
     name: str
@@ -85,7 +122,7 @@ class Model:
     faults: tuple[Fault, ...] = ()
     cleans: tuple[Clean, ...] = ()
     port: Callable[[], Any] | None = None
-    mapping: Mapping[str, Any] | None = None
+    mapping: Path | None = None
     seed: int = 7
 
 
@@ -115,9 +152,94 @@ class Pair:
     clean: Clean | None = None
 
     @property
-    def mapping(self) -> Mapping[str, Any] | None:
+    def mapping(self) -> Path | None:
         """The layer mapping that the comparison gets."""
         return self.model.mapping if self.mapped else None
+
+
+@functools.cache
+def _sections() -> dict[str, list[list[str]]]:
+    """Rows as lists of cells, by model; the first one is what the model is."""
+    found: dict[str, list[list[str]]] = {}
+    for line in (line for folder in SETS for line in (folder / "truths.txt").read_text(encoding="utf-8").splitlines()):
+        if line.startswith("["):
+            name, _, about = line[1:].partition("] ")
+            rows = found[name] = [[about]]
+        elif line:
+            rows.append(line.split(" | "))
+    return found
+
+
+def _options(text: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if name == "also":
+            options[name] = tuple("" if one == "ROOT" else one for one in value.split(","))
+        elif name in ("step", "steps"):
+            options[name] = int(value)
+        else:
+            options[name] = ("" if value == "." else value) if equals else True
+    return options
+
+
+def _placed(plant: Plant, path: str) -> Plant:
+    """The plant, to which `HERE` is this module."""
+
+    def placed(training: Any) -> None:
+        training.here = path
+        plant(training)
+
+    return placed
+
+
+def _fault_of(cells: list[str], code: Plant | Sides) -> Fault:
+    name, way, phases, path, about, *rest = cells
+    options, path = _options("".join(rest)), "" if path == "." else path
+    sides = code if isinstance(code, Sides) else Sides(code)
+    plant = _placed(sides.b, options.get("planted", path))
+    return Fault(name, way, plant, path, tuple(phases.split()), about, changes=sides.both, **options)
+
+
+def _clean_of(cells: list[str], code: Plant | Sides | None) -> Clean:
+    name, about, *rest = cells
+    sides = code if isinstance(code, Sides) else Sides(code)
+    changes = {"change": sides.together(sides.b), "base": sides.together(sides.a)}
+    return Clean(name.removeprefix("clean "), about, **changes, **_options("".join(rest)))
+
+
+def _of_common(names: str, options: str, plants: Mapping[str, Any]) -> list[Fault | Clean]:
+    """The rows of `[common]` with these names, and with these options; with `too`, `plants["*"]` is done to B besides."""
+    from ..sealed.common import CLEANS, FAULTS
+
+    rows = {cells[0]: cells for cells in _sections()["common"][1:]}
+    if not names.startswith("clean "):
+        return [replace(_fault_of(rows[name], FAULTS[name]), **_options(options)) for name in names.split()]
+    made = []
+    for name in names.split()[1:]:
+        clean = _clean_of(rows[f"clean {name.rstrip('+')}"], CLEANS.get(name.rstrip("+")))
+        change = Sides(both=clean.change).together(plants["*"] if options == "too" else None)
+        made.append(replace(clean, change=change, mapped=name.endswith("+")))
+    return made
+
+
+def model(
+    name: str, build: Callable[[], Any], plants: Mapping[str, Plant | Sides], port: Callable[[], Any] | None = None
+) -> Model:
+    """The model of this name, its faults and clean pairs: the truth as ``truths.txt`` has it, `plants` their code."""
+    (about,), *rows = _sections()[name]
+    made: list[Fault | Clean] = []
+    for cells in rows:
+        if cells[0].startswith("* "):
+            made += _of_common(cells[0][2:], "".join(cells[1:]), plants)
+        elif cells[0].startswith("clean "):
+            made.append(_clean_of(cells, plants.get(cells[0].removeprefix("clean "))))
+        else:
+            made.append(_fault_of(cells, plants[cells[0]]))
+    faults = tuple(one for one in made if isinstance(one, Fault))
+    cleans = tuple(one for one in made if isinstance(one, Clean))
+    mapping = next((path for folder in SETS if (path := folder / f"mappings/{name}.yaml").exists()), None)
+    return Model(name, build, about, faults, cleans, port, mapping)
 
 
 def pairs_of(model: Model) -> list[Pair]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .spec import HERE, Side
+
 Batch = dict[str, Any]
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 CAST = {"autocast": torch.bfloat16, "autocast16": torch.float16}
@@ -47,6 +49,7 @@ class Training:
     backward: Callable[[torch.Tensor], None] = torch.Tensor.backward
     watch: Callable[[str], None] = lambda event: None
     others: list[nn.Module] = field(default_factory=list)
+    here: str = ""
     _optimizer: Any = None
     _schedule: Any = None
 
@@ -59,8 +62,8 @@ class Training:
         return self._optimizer
 
     def at(self, path: str) -> Any:
-        """The module at a path."""
-        return self.model.get_submodule(path)
+        """The module at a path; `HERE` is that of the fault which is being planted."""
+        return self.model.get_submodule(self.here if path == HERE else path)
 
     def as_dtype(self, dtype: str) -> None:
         """Use another precision."""
@@ -113,6 +116,19 @@ class Training:
         for act in self.after_step:
             act(number)
         return total
+
+
+def training_of(side: Side) -> Training:
+    """The training of a side, ready to run."""
+    torch.set_num_threads(1)
+    torch.manual_seed(side.model.seed)
+    build = side.model.port if side.side == "b" and side.model.port else side.model.build
+    training = build()
+    if side.dtype != "float32":
+        training.as_dtype(side.dtype)
+    for change in side.changes:
+        change(training)
+    return training
 
 
 def _half(batch: Batch, dtype: torch.dtype) -> Batch:

@@ -45,6 +45,13 @@ ROWS = {
         pairs_per_file=5,
     ),
     "tensors": Row("tensors of everything", "probe", {"task": "tensor"}, pairs_per_file=2),
+    "operations": Row("statistics of modules and operations", "probe", {"level": "mix"}, wall={"512": 1.6, "128": 4.0}),
+    "operations-layer": Row(
+        "the same of one layer",
+        "probe",
+        {"level": "mix", "modules": ["model.layers.3*"]},
+        wall={"512": 1.15, "128": 1.15},
+    ),
     "norms": Row("norms, for whole runs", "probe", {"task": "norms"}, wall={"512": 1.01, "128": 1.03}),
     "structure": Row(
         "calls alone: probe's hooks without statistics", "probe", {"task": "structure", "phases": PEER_CONTENT}
@@ -53,5 +60,6 @@ ROWS = {
     "peer-statistics": Row("statistics, L0", "msprobe", {"task": "statistics", "level": "L0"}),
     "peer-tensors": Row("tensors, L0", "msprobe", {"task": "tensor", "level": "L0"}, pairs_per_file=5),
     "peer-statistics-L1": Row("statistics, L1", "msprobe", {"task": "statistics", "level": "L1"}),
+    "peer-statistics-mix": Row("statistics, mix", "msprobe", {"task": "statistics", "level": "mix"}),
     "peer-tensors-L1": Row("tensors, L1", "msprobe", {"task": "tensor", "level": "L1"}, pairs_per_file=2),
 }

@@ -19,8 +19,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.failing_calls import training
 from benchmarks.failing_calls.trial import MOVING, Failure, Place, Result, place, with_library
+from tests.store import failing_training as training
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EINTR)
 OUTCOMES = ("whole", "stopped", "not begun", "broken")
@@ -116,10 +116,18 @@ def page(sections: dict[str, str]) -> str:
 
 
 def section(name: str, lines: list[list[str]], every: int) -> str:
-    """A table of the page."""
-    text = [f"## {TITLES[name]}", "", *([_SAMPLED.format(every), ""] if every > 1 else [])]
+    """What is broken of each call, and all calls together."""
+    calls = ", ".join(f"{kind} ({trials})" for kind, _, trials, *_ in lines[:-1])
+    shown = [line for line in lines[:-1] if line[-1] != "0"] + lines[-1:]
+    text = [
+        f"## {TITLES[name]}",
+        "",
+        *([_SAMPLED.format(every), ""] if every > 1 else []),
+        f"Trials of each call: {calls}.",
+        "",
+    ]
     text += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-    return "\n".join([*text, *("| " + " | ".join(line) + " |" for line in lines), ""])
+    return "\n".join([*text, *("| " + " | ".join(line) + " |" for line in shown), ""])
 
 
 def sections_of(path: Path) -> dict[str, str]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.failing_calls import training
-from benchmarks.kill import Expected, began
 from probe.numbers import buffers
 from probe.store.writing.disk import Disk
+from tests.store import failing_training as training
+from tests.store.killing import Expected, began
 
 SOURCE = Path(__file__).with_name("fault.c")
 KINDS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -81,19 +82,35 @@ def _grade(cell: str) -> str:
 
 
 def _markdown(lines: list[list[str]], answers: list[Answer]) -> str:
-    """The table as a page; written by `--markdown`, not by hand."""
+    """The figures as a page; written by `--markdown`, not by hand."""
+    right = [cells for cells in lines if all(cell in ("exact", "aligned") for cell in cells[3:])]
     text = [
         "# The fault suite",
         "",
-        "Written by `python -m benchmarks.faults --markdown docs/evidence/faults.md`. One fault at a time on side",
-        "B of a 6-layer `Qwen2ForCausalLM` (A: sdpa, B: eager attention); the right answers of",
-        "`benchmarks/faults/truth.py` were written before the comparator.",
+        "Written by `python -m benchmarks.faults --markdown docs/evidence/faults.md`, which prints each answer. One fault at a time on side B of a",
+        "6-layer `Qwen2ForCausalLM` (A: sdpa, B: eager attention); the right answers of `benchmarks/faults/truth.py` were written before the",
+        "comparator. It shows nothing about other models: [localisation.md](localisation.md) does.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "|" + "---|" * len(HEADER),
+        *(f"* {line}" for line in summary(answers).splitlines()),
+        "",
+        "Named exactly:",
+        "",
+        *_listed(cells for cells in right if cells[2] != "aligned"),
+        "",
+        "Clean, and aligned:",
+        "",
+        *_listed(cells for cells in right if cells[2] == "aligned"),
+        "",
     ]
-    text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
-    return "\n".join([*text, "", *(f"* {line}" for line in summary(answers).splitlines()), ""])
+    wrong = [cells for cells in lines if cells not in right]
+    if wrong:
+        text += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+        text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in wrong] + [""]
+    return "\n".join(text)
+
+
+def _listed(lines: Iterable[list[str]]) -> list[str]:
+    return [f"* `{cells[0]}`: {cells[1]}" for cells in lines] or ["None."]
 
 
 if __name__ == "__main__":

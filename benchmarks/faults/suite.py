@@ -74,8 +74,8 @@ def grade(truth: Truth, first: Any) -> str:
     """How good the first divergence `first` is as an answer to `truth`."""
     nodes = first.a or first.b
     if all(truth.names(node.path) for node in nodes):
-        place = (_word(first.phase), _word(first.kind), nodes[0].step)
-        return "exact" if place == (truth.phase, truth.kind, truth.step) else "other place"
+        place = (_word(first.phase), _word(first.kind)), nodes[0].step
+        return "exact" if place == (truth.told or (truth.phase, truth.kind), truth.step) else "other place"
     return "parent" if all(truth.near(node.path) for node in nodes) else "wrong name"
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import probe
 from benchmarks.frameworks.truth import FAULTS, MAPPINGS, MODELS, OPTIMIZERS, TARGETS
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
 
 HEADER = ("pair", "row", "right answer", "answer", "")
 WIDTH = 180
@@ -113,21 +113,33 @@ def _print(rows: list[Row]) -> None:
 
 
 def _markdown(rows: list[Row], task: str) -> str:
+    """The figures as a page; written by `--markdown`, not by hand."""
+    pairs = list(dict.fromkeys(row[0] for row in rows))
+    said = {
+        (pair, row, wanted): word if word == "right" else f"{word}: {answer}"
+        for pair, row, wanted, answer, word in rows
+    }
+    faults = dict.fromkeys((row, wanted) for _, row, wanted, _, _ in rows if wanted != "aligned")
+    clean = [
+        (pair, [word for (at, _, wanted), word in said.items() if at == pair and wanted == "aligned"]) for pair in pairs
+    ]
     lines = [
         "# Ports between frameworks",
         "",
-        f"Written by `python -m benchmarks.frameworks --task {task} --markdown docs/evidence/frameworks.md`. Five models of",
-        "[docs/examples/frameworks](../examples/frameworks) in PyTorch, PaddlePaddle and MindSpore, weights by `probe.convert_weights`,",
-        "three steps; then one fault at a time on the side of the port. The right answers of `benchmarks/frameworks/truth.py`",
-        "were written first.",
+        f"Written by `python -m benchmarks.frameworks --task {task} --markdown docs/evidence/frameworks.md`, which prints each answer. Five",
+        f"models ({', '.join(MODELS)}) of [docs/examples/frameworks](../examples/frameworks) in PyTorch, PaddlePaddle and MindSpore, each with",
+        f"{' and '.join(OPTIMIZERS)}, weights by `probe.convert_weights`, three steps; then one fault at a time on the side of the port. The right",
+        "answers of `benchmarks/frameworks/truth.py` were written first. Not shown: large models, accelerators.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "|" + "---|" * len(HEADER),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        "| | right answer | " + " | ".join(pairs) + " |",
+        "|" + "---|" * (len(pairs) + 2),
+        "| without a fault | aligned | " + " | ".join(f"{words.count('right')} of {len(words)}" for _, words in clean) + " |",
+        *(f"| {row} | {wanted} | " + " | ".join(said.get((pair, row, wanted), "–") for pair in pairs) + " |" for row, wanted in faults),
         "",
+        *(f"* {pair}, {row}: {word}" for (pair, row, wanted), word in said.items() if wanted == "aligned" and word != "right"),
         _summary(rows),
         "",
-    ]
+    ]  # fmt: skip
     return "\n".join(lines)
 
 

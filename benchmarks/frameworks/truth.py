@@ -27,7 +27,7 @@ FAULTS = {
     "gelu": Fault("GELU's tanh form in one layer", "bert", "forward", "introduced", "layers.1.act"),
     "transposed": Fault("a square weight left transposed", "bert", "init", "init", "layers.2.query"),
     "momentum": Fault("BatchNorm momentum 0.9 → 0.8", "cnn", "forward", "introduced", "bn1"),
-    "bias": Fault("a layer built without its bias", "bert", "init", "missing", "layers.0.up"),
+    "bias": Fault("a layer built without its bias", "bert", "forward", "introduced", "layers.0.up"),
     "padding": Fault("average pooling that does not count the padding", "cnn", "forward", "introduced", "pool2"),
     "gates": Fault("LSTM gates in the order i, g, f, o", "lstm", "init", "init", "lstm"),
     "frozen": Fault("a frozen layer", "bert", "gradient", "missing", "layers.0.down"),

@@ -14,13 +14,14 @@ import ml_dtypes
 import numpy as np
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, cross_entropy
 from probe.checkpoints.stored import Stored
 from probe.checkpoints.writing import write_file
 from probe.curve_comparison.reading.events import masked_crc32c
 from probe.mapping.library import library
 from probe.reproducibility.batches import save_batches
+from tests.saved import state_dict, torch_legacy
+from tests.toy import nn
+from tests.toy.tensor import Tensor, cross_entropy
 
 FRAMEWORKS = {".safetensors": "torch", ".pdparams": "paddle", ".ckpt": "mindspore"}
 
@@ -166,30 +167,11 @@ def torch_zip(compression: int = zipfile.ZIP_STORED) -> bytes:
     """Return what torch.save writes of a state_dict of one weight, without torch."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02" + _state_dict() + b".")
+        archive.writestr("archive/data.pkl", b"\x80\x02" + state_dict() + b".")
         archive.writestr("archive/byteorder", b"little")
         archive.writestr("archive/data/0", np.arange(6, dtype=np.float32).tobytes())
         archive.writestr("archive/version", b"3\n")
     return buffer.getvalue()
-
-
-def torch_legacy() -> bytes:
-    """Return what torch.save wrote before 1.6, without torch."""
-    magic = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-    keys = b"\x80\x02]q\x00X\x01\x00\x00\x000a."
-    values = (6).to_bytes(8, "little") + np.arange(6, dtype=np.float32).tobytes()
-    return magic + b"\x80\x02M\xe9\x03." + b"\x80\x02}." + b"\x80\x02" + _state_dict() + b"." + keys + values
-
-
-def _state_dict() -> bytes:
-    """Return the opcodes of {"up.weight": a tensor of 2 × 3}."""
-    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x06tQ"
-    tensor = (
-        b"ctorch._utils\n_rebuild_tensor_v2\n("
-        + storage
-        + b"K\x00K\x02K\x03\x86K\x03K\x01\x86\x89ccollections\nOrderedDict\n)RtR"
-    )
-    return b"}X\x09\x00\x00\x00up.weight" + tensor + b"s"
 
 
 def batches(folder: Path) -> list[Seed]:

@@ -12,7 +12,7 @@ import numpy as np
 
 import probe
 from probe.checkpoints import open_checkpoint
-from probe.comparison.run import compare
+from probe.comparing import compare
 from probe.config import RecordConfig
 from probe.curve_comparison.judge import curves
 from probe.curve_comparison.reading.files import read_curves

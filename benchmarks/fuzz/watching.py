@@ -24,7 +24,7 @@ _AT_MOST = 6 << 30
 _IN_OPEN, _NONBLOCK = 0x20, os.O_NONBLOCK
 _EVENT = struct.Struct("iIII")
 _CODE = (".py", ".pyc", ".so")
-_PARTS = re.compile("/site-packages/|/layer_mappings/")
+_PARTS = re.compile(r"/site-packages/|/layer_mappings/|/probe/[a-z_/]+\.(yaml|ini)$")
 
 
 class TooSlow(BaseException):

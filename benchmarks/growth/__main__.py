@@ -140,28 +140,18 @@ def _shares(folder: Path) -> dict[str, float]:
 HEAD = """# Growth
 
 Written by `python -m benchmarks.growth --markdown docs/evidence/growth.md`: blocks of a norm and two linear layers, with a residual (five modules,
-50 records a step), trained by SGD. B computes in float64 and rounds, so that nearly every tensor that is computed differs in its last bits; with the
+50 records a step), trained by SGD. B computes in float64 and rounds, so that nearly every computed tensor differs in its last bits; with the
 fault, one norm in the middle returns 1.01 times what it should, in the last step alone. A comparison is the process `probe-compare A B`: CPU seconds
-are user and system time of all of its threads, imports included, the median of {repeats} for the small ones (range in brackets), and memory is its
-largest resident set. The page was written on a machine of {cores} cores that did other work too (load {load:.0f}): there CPU seconds tell more than
-seconds, and they too are more than those of an idle one. `python -c 'import {imports}'` took {first:.2f} at the beginning and {last:.2f} at the end, without
-the threads of OpenBLAS, which a comparison does not start.
+of all its threads, imports included, the median of {repeats} for the small ones (range in brackets); memory is its largest resident set. The machine has
+{cores} cores and did other work too (load {load:.0f}): there CPU seconds tell more than seconds, and are more than those of an idle one.
+`python -c 'import {imports}'` took {first:.2f} at the beginning and {last:.2f} at the end.
 
-An exponent is that of growth from the row above, of what comes on top of the smallest recording: 1 is linear. µs are those of CPU time a record of A,
-on top of the smallest recording too; B has as many."""
-
-WHY = """
-Profiles, on a machine that did other work too. At commit c7afa52 importing `probe.comparison.run` and `probe.report.text` took 0.26 s: making 181
-dataclasses 0.11, reading 316 compiled modules 0.05, regular expressions 0.03. Since then what ranks, mappings, settings that differ and options
-need is loaded where they ask for it ([starting](performance.md#starting)), which leaves 119 dataclasses and 205 modules of probe. Of the comparing
-itself a quarter is reading the two files, most of that looking at each table before HDF5 does, and a fifth is measuring the pairs."""
+Exponents are of growth from the row above, of what comes on top of the smallest recording: 1 is linear. µs are of CPU time a record of A, on top of the
+smallest recording too."""
 
 SHARES = """
-Where the CPU time of comparing values that agree but for rounding goes, on one thread, in seconds, as `python -m benchmarks.growth.shares A B`
-measured it with timers around each call (the second or the third time, whichever took less): {parts}, and {rest:.2f}
-Python between them, of {values:.2f} for comparing values and {all:.2f} for the whole comparison behind its imports. Hashes come first: tensors of
-equal hashes are not read. Large tensors are read and summed up by threads, as many as there are cores, where values that differ are 4 MiB a record
-and more; here they are less, and one thread does all."""
+CPU seconds of comparing values that agree but for rounding, on one thread (`python -m benchmarks.growth.shares A B`, the lesser of two): {parts}, and {rest:.2f}
+Python between them, of {values:.2f} for comparing values and {all:.2f} for the whole comparison behind its imports. Tensors of equal hashes are not read."""
 
 
 def _page(
@@ -196,7 +186,6 @@ def _page(
         yield from ("", "## Values", "", *_values(values))
     yield from ("", "## Bounds", "", *_bounds(rows, values), "")
     yield f"Of the CPU time of a small comparison {starts[1]:.2f} s is importing what probe is built on, {starts[2] - starts[1]:.2f} s importing probe's own modules."
-    yield WHY
     if spent:
         # by their order: importing their names would make this process hold more, which counts for those that it starts
         *parts, values_alone, everything = spent

@@ -15,7 +15,7 @@ COMPARE = ("-c", "from probe.commands.cli import compare_main; compare_main()")
 """what the console script `probe-compare` runs"""
 BASE = "numpy, h5py, click, rich"
 """what probe is built on"""
-OURS = f"{BASE}, probe.commands.cli, probe.comparison.run, probe.report.text"
+OURS = f"{BASE}, probe.commands.cli, probe.comparing, probe.report.text"
 """what a comparison imports, but for what explains a finding"""
 ALIGNED, DIVERGED = 0, 1
 """exit statuses"""

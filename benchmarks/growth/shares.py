@@ -1,4 +1,4 @@
-"""Where the time of comparing values goes: `python -m benchmarks.growth.shares A B` compares on one thread and prints CPU seconds in JSON."""
+"""Where the time of comparing values goes: `python -m benchmarks.growth.shares A B` compares and prints CPU seconds in JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any
 import xxhash
 
 import probe
-from probe.comparison import ahead
-from probe.comparison.distance import values
-from probe.comparison.distance.sums import Sums
 from probe.store.reading import streams
 from probe.store.reading.reader import Reader
+from probe.verdict.distance import measure, values
 
 PARTS = {
     "reading": (streams, "_fill"),
-    "adding up": (Sums, "add"),
+    "adding up": (values, "error_of"),
     "opening datasets": (Reader, "_dataset"),
 }
 """what counts as what; none calls another"""
@@ -53,10 +51,9 @@ def shares(a: str, b: str) -> dict[str, float]:
             digest = plain()
             self.update, self.intdigest = timed(digest.update, HASHING), digest.intdigest
 
-    ahead.cores = lambda: 1
     for what, (owner, name) in PARTS.items():
         setattr(owner, name, timed(getattr(owner, name), what))
-    values._read = timed(values._read, ALL)
+    measure.from_values = timed(measure.from_values, ALL)
     xxhash.xxh3_128 = Digest  # type: ignore[misc]
     began = time.thread_time()
     probe.compare(a, b)

@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.matching.pairs import PAIRS
-from benchmarks.matching.score import Relation, Score, score
+from tests.published.pairs import PAIRS
+from tests.published.score import Relation, Score, score
 
 WIDTH = 140
 """Columns of the table where it does not go to a terminal."""

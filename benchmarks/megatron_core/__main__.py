@@ -20,7 +20,7 @@ import probe
 from benchmarks.megatron_core.environment import REPO, VERSION, environment
 from benchmarks.megatron_core.faults import FAULTS
 from benchmarks.megatron_core.worker import CLEAN, QWEN2
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
 
 sys.path.insert(0, str(REPO / "docs" / "examples"))
 

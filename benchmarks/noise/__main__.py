@@ -14,7 +14,7 @@ import torch
 
 import probe
 from benchmarks.noise.models import attention_in_float32, qwen2, record, resummed, split, threads, wrong_eps
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
 
 TASKS = ("tensor", "statistics")
 Way = tuple[Callable[..., Any], Callable[[], AbstractContextManager[object]]]

@@ -20,9 +20,10 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.grading import GRADES
 from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.pairs.registry import PARTS
-from benchmarks.localisation.tools.suite import GRADES, MODES, ROOT, chosen
+from benchmarks.localisation.tools.suite import MODES, ROOT, chosen
 from benchmarks.oracle.changes import KINDS, Change, changes, grade_of
 from benchmarks.oracle.recordings import files_of, record_all
 

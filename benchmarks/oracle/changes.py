@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.grading import Named, grade_of_places
 from benchmarks.localisation.pairs.pair import Pair
-from benchmarks.localisation.tools.suite import Named, grade_of_places
 
 KINDS = (
     "verdict",

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 import probe
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
 
 PER_LAYER = 13
 """modules of a layer, itself among them"""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.localisation.pairs.pair import Truth
+import yaml
+
+from benchmarks.grading import Truth
 
 Batch = dict[str, Any]
 Made = tuple[Any, ...]
@@ -46,7 +50,7 @@ class Fault:
     @property
     def truth(self) -> Truth:
         """The right answer, in the words of the localisation benchmark."""
-        return Truth(self.places[0], self.phases, self.step, self.places[1:])
+        return Truth(self.places[0], self.phases, self.step, self.places[1:], self.places_b)
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,6 @@ class Pair:
     b: Side
     batch: Callable[[int], Batch]
     """returns the batch of a step"""
-    true_pairs: Mapping[str, str | tuple[str, ...]]
-    """
-    Path in A to path in B; ``{i}`` stands for a number. A tuple, or a key with ``|``: several modules of one side are one
-    on the other.
-    """
-    mapping: str
-    """the layer mapping that a user would write, as YAML, from B's side"""
     faults: tuple[Fault, ...]
     weights: Mapping[str, Made] | None = None
     """
@@ -83,6 +80,24 @@ class Pair:
     steps: int = 2
     learning_rate: float = 1e-3
 
+    @functools.cached_property
+    def _tables(self) -> dict[str, Any]:
+        file = Path(__file__).parent / "pairs" / f"{self.name}.yaml"
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+    @property
+    def true_pairs(self) -> Mapping[str, str | list[str]]:
+        """
+        Path in A to path in B; ``{i}`` stands for a number. A list, or a key with ``|``: several modules of one side are
+        one on the other.
+        """
+        return self._tables["true_pairs"]
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The layer mapping that a user would write, from B's side."""
+        return self._tables["mapping"]
+
     def fault(self, name: str) -> Fault:
         """Return the fault of that name."""
         return next(fault for fault in self.faults if fault.name == name)
@@ -94,7 +109,7 @@ class Pair:
             (a, b)
             for key, value in self.true_pairs.items()
             for left in key.split("|")
-            for right in (value if isinstance(value, tuple) else (value,))
+            for right in (value if isinstance(value, list) else (value,))
             for a, b in expanded(left, right, paths)
         }
 

@@ -6,20 +6,18 @@ import hashlib
 import importlib
 import json
 import pkgutil
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import probe
-from benchmarks.localisation.tools.suite import expected, grade
-from benchmarks.matching.score import found_without_mapping, relations_of
+from benchmarks.grading import expected, grade, said
 from benchmarks.public_ports import pairs as pair_files
 from benchmarks.public_ports.pair import Fault, Pair
+from benchmarks.recording import recorded as recorded_at
+from tests.published.score import found_without_mapping, relations_of
 
 ROOT = Path(__file__).parents[2]
 MODES = ("tensor", "statistics")
@@ -39,7 +37,7 @@ class Answer:
     way: str
     """bare: without a mapping"""
     grade: str
-    """see `benchmarks.localisation.tools.suite.Answer`"""
+    """one of `benchmarks.grading.GRADES`"""
     expected: str
     said: str
     confidence: float
@@ -101,19 +99,7 @@ def recorded(pair: Pair, side: str, fault: Fault | None, mode: str, folder: Path
 
     name = fault.name if fault else ""
     path = folder / f"{pair.name}.{side}.{name or 'right'}.{mode}.{_digest(pair)}.h5"
-    if path.exists():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    training = training_of(pair, side, name)
-    unfinished = path.with_suffix(f".{time.monotonic_ns()}.h5")
-    probe.start(training.model, unfinished, task=mode, quiet=True)
-    try:
-        for index in range(pair.steps):
-            probe.step(loss=training.step(index))
-    finally:
-        probe.stop()
-    unfinished.rename(path)
-    return path
+    return recorded_at(path, lambda: training_of(pair, side, name), pair.steps, mode)
 
 
 def as_json(found: list[Answer], recalls: list[Recall]) -> dict[str, Any]:
@@ -128,29 +114,13 @@ def read_json(path: Path) -> tuple[list[Answer], list[Recall]]:
 
 
 def _judged(pair: Pair, fault: Fault | None, mode: str, way: str, files: tuple[Path, Path]) -> Answer:
-    mapping = yaml.safe_load(pair.mapping) if way == "mapping" else None
+    mapping = pair.mapping if way == "mapping" else None
     found = probe.compare(*files, mapping=mapping)
     truth = fault.truth if fault else None
     first = found.first_divergence
-    said = found.verdict.value if first is None else _line(first)
-    if found.verdict == "undecided":
-        said = "; ".join(["undecided", *found.doubts]) + (f" ({said})" if first is not None else "")
     confidence = first.confidence if first is not None else 1.0
-    is_of_b = fault is not None and first is not None and not first.a and _is_place_of_b(fault, first)
-    graded = "exact" if is_of_b and found.verdict == "diverged" else grade(truth, found)
-    return Answer(pair.name, fault.name if fault else "", mode, way, graded, expected(truth), said, confidence)
-
-
-def _is_place_of_b(fault: Fault, first: Any) -> bool:
-    """Tell whether what is named is the module of B that has the fault, of which A has none."""
-    is_in_place = first.phase.label in fault.phases and first.step == fault.step
-    return is_in_place and all(ref.path in fault.places_b for ref in first.b)
-
-
-def _line(first: Any) -> str:
-    paths = ", ".join(dict.fromkeys(ref.path or "as a whole" for ref in first.a or first.b))
-    side = "" if first.a else "B's "
-    return f"step {first.step} · {first.phase.label} · {side}{paths} ({first.kind.value} {first.role.label})"
+    name = fault.name if fault else ""
+    return Answer(pair.name, name, mode, way, grade(truth, found), expected(truth), said(found), confidence)
 
 
 def _digest(pair: Pair) -> str:

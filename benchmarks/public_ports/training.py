@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.public_ports.pair import Batch, Pair, Side, expanded
@@ -119,3 +120,21 @@ def _copied(pair: Pair) -> Callable[[nn.Module, nn.Module], None]:
             raise ValueError(f"{pair.name}: nothing says how these parameters of B are made: {sorted(missing)}")
 
     return convert
+
+
+# What the files of pairs share
+
+
+def same(x: Tensor) -> Tensor:
+    """Return a weight as it is."""
+    return x
+
+
+def stacked(*parts: Tensor) -> Tensor:
+    """Return weights one after the other."""
+    return torch.cat(parts)
+
+
+def next_tokens(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return the mean loss of the next tokens."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())

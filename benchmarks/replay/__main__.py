@@ -19,9 +19,10 @@ import click
 import probe
 from benchmarks.localisation.faults.registry import FAULTS
 from benchmarks.localisation.pairs.pair import Pair, Setup
+from benchmarks.localisation.tools.run import Run
 from benchmarks.localisation.tools.suite import PAIRS, pair_of
-from benchmarks.localisation.tools.training import Run, run_of
-from probe.comparison.answer import Comparison
+from benchmarks.localisation.tools.training import run_of
+from probe.answer.comparison import Comparison
 
 OF_MODULES = ("forward", "backward", "gradient")
 """phases of faults that lie in the code of a module"""

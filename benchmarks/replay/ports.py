@@ -15,13 +15,14 @@ from pathlib import Path
 import click
 
 import probe
-from benchmarks.localisation.pairs.frameworks import FRAMEWORKS
+from benchmarks.localisation.pairs.making import framework_port
 from benchmarks.localisation.pairs.pair import Pair, Planted
+from benchmarks.localisation.pairs.registry import SETS
 from benchmarks.localisation.tools.frameworks.planting import plant
 from benchmarks.localisation.tools.frameworks.worker import run_of
 from benchmarks.localisation.tools.suite import pair_of, record_ports, recording_of, sources_digest
 from benchmarks.replay.__main__ import OF_MODULES, Answer, graded
-from probe.comparison.answer import Comparison
+from probe.answer.comparison import Comparison
 
 _MODE = "tensor"
 
@@ -52,6 +53,24 @@ def several(pair: Pair, planted: tuple[Planted, ...], folder: Path) -> Compariso
     return probe.replay(run.model, recording, mapping=pair.mapping)
 
 
+OF_THREE = {
+    ("forward", "layers.0.norm1"): Planted("eps", "layers.0.norm1", 1e-4),
+    ("backward", "layers.1.down"): Planted("gradient", "layers.1.down", 1e-2),
+    ("forward", "layers.2.value"): Planted("scaled", "layers.2.value", 1e-3),
+}
+"""by the phase and the module that are to be named"""
+
+
+def _small(framework: str) -> None:
+    """Replay a BERT of three layers, clean and with three faults; raise ClickException unless these are named and nothing else."""
+    for planted in ((), tuple(OF_THREE.values())):
+        with tempfile.TemporaryDirectory() as folder:
+            found = several(framework_port(framework, "port-bert"), planted, Path(folder))
+        named = {(each.phase.label, each.path) for each in found.divergences}
+        if (named, found.replayed.left) != (set(OF_THREE) if planted else set(), ()):
+            raise click.ClickException(str(found))
+
+
 def pairs_of(framework: str) -> list[Pair]:
     """Return the clean pairs, and those whose fault lies in the code of a module; what an optimizer was not given is its own."""
 
@@ -60,7 +79,7 @@ def pairs_of(framework: str) -> list[Pair]:
             return False
         return pair.truth is None or bool(pair.phase in OF_MODULES and pair.truth.path)
 
-    return list(filter(fits, FRAMEWORKS["ports"]))
+    return list(filter(fits, SETS["ports"]))
 
 
 def _work() -> None:
@@ -71,11 +90,17 @@ def _work() -> None:
 
 @click.command()
 @click.option("--worker", is_flag=True, hidden=True)
+@click.option(
+    "--small", type=click.Choice(["paddle", "mindspore"]), help="One port alone, clean and with three faults."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all answers here, as JSON.")
-def main(worker: bool, output: Path | None) -> None:
+def main(worker: bool, small: str | None, output: Path | None) -> None:
     """Replay all ports, each framework in a process of its own."""
     if worker:
         _work()
+        return
+    if small:
+        _small(small)
         return
     found = []
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.scale.making import NODES_OF_A_LAYER, Layout, Side, make
+from tests.torch.many_ranks import NODES_OF_A_LAYER, Layout, Side, make
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20

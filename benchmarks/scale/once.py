@@ -18,7 +18,7 @@ _AFTER = 3.0
 
 def main(a: str, b: str, where: str) -> None:
     """Compare in this process, which must be a fresh one, and print what it cost."""
-    import probe.comparison.run
+    import probe.comparing
 
     cluster, scheduler = None, where or None
     if where.startswith("dask"):

@@ -1,4 +1,4 @@
-"""Frames: one line for a fault, one for a clean pair, and ports that get the other side's weights."""
+"""Ports that get the other side's weights, and plants of the sealed set."""
 
 from __future__ import annotations
 
@@ -10,34 +10,7 @@ import torch
 from torch import nn
 
 from ..blind import plant as P
-from ..blind.spec import Clean, Fault
 from ..blind.training import Training
-
-HARD = "hard"
-"""the kind of faults near the noise"""
-
-
-def F(name: str, kind: str, phases: str, path: str, plant: P.Plant, about: str, **options: Any) -> Fault:
-    """A fault: `phases` are words, the main one first; `also` has globs, and ROOT for the whole."""
-    also = options.pop("also", "")
-    return Fault(
-        name,
-        kind,
-        plant,
-        path,
-        tuple(phases.split()),
-        about,
-        also=tuple("" if one == "ROOT" else one for one in also.split()),
-        **options,
-    )
-
-
-def C(name: str, about: str, change: P.Plant | None = None, both: P.Plant | None = None, **options: Any) -> Clean:
-    """A clean pair: `change` on side B, `both` on both sides before it."""
-    base = options.pop("base", None)
-    b = P.several(*(one for one in (both, change) if one)) if both or change else None
-    a = P.several(*(one for one in (both, base) if one)) if both or base else None
-    return Clean(name, about, b, a, **options)
 
 
 def carried(held: dict[str, torch.Tensor], rules: dict[str, Any], layers: int = 0) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +17,15 @@ from probe.settings.resolving import resolved
 
 HEAD = """# Settings
 
-Written by `python -m benchmarks.settings --markdown docs/evidence/settings.md`. Configurations of public models in transformers' config.json and
-TrainingArguments, Megatron's and MindSpeed's scripts and printed arguments, MindFormers' YAML, PaddleNLP's and vLLM's arguments. They were written from
-the public documentation of the models and code bases before there was a table to hold them against, and so were the planted differences.
+Written by `python -m benchmarks.settings --markdown docs/evidence/settings.md`; with `--verbose` it prints each pair. Configurations of public models in
+transformers' config.json and TrainingArguments, Megatron's and MindSpeed's scripts and printed arguments, MindFormers' YAML, PaddleNLP's and vLLM's
+arguments. They and the planted differences were written from the public documentation of models and code bases, before there was a table to hold them against.
 
 """
 FIRST = """
-Scored for the first time: 59 of {planted} planted, 25 of {clean} clean pairs. Two clean pairs had a table at fault (`total_steps: -1` taken for a number of steps);
-two had a difference that their author had overlooked (the seed 0 of a YAML file against Megatron's default 1234), and got `--seed 0`. The planted one that was missed
-(deterministic operations) was found, and counted as rounding only.
+Scored for the first time: 59 of {planted} planted, 25 of {clean} clean pairs. Two clean pairs had a table at fault (`total_steps: -1` taken for a number of
+steps); in two their author had overlooked a difference (the seed 0 of a YAML file against Megatron's default 1234), and they got `--seed 0`. The planted
+one that was missed (deterministic operations) was found, and counted as rounding only.
 """
 
 
@@ -82,50 +83,44 @@ def page(found: list[Score]) -> str:
     """Return the page."""
     clean = [each for each in found if isinstance(each.case, Pair)]
     planted = [each for each in found if isinstance(each.case, Plant)]
-    lines = [HEAD, "| planted in | | has to be named | named | |\n|---|---|---|---|---|\n"]
-    for each in planted:
-        assert isinstance(each.case, Plant)
-        into = each.case.a if each.case.side == "a" else each.case.b
-        change = (
-            f"`{_shown(each.case.old)}` → `{_shown(each.case.new)}`"
-            if each.case.new
-            else f"without `{_shown(each.case.old)}`"
-        )
-        lines.append(
-            f"| {into} | {change} | {', '.join(sorted(each.expected))} | {', '.join(sorted(each.named))} | {_word(each)} |\n"
-        )
-    lines.append("\n| mean the same | | compared | named | |\n|---|---|---|---|---|\n")
-    lines += [
-        f"| {each.case.a} | {each.case.b} | {each.compared} | {', '.join(sorted(each.named)) or 'nothing'} | {_word(each)} |\n"
-        for each in clean
-    ]
+    settings = sorted({name for each in planted for name in each.expected})
+    models = dict.fromkeys(re.split(r"\.(?=[a-z])", each.case.a)[0] for each in clean if isinstance(each.case, Pair))
+    lines = [HEAD]
     right = [sum(each.is_right for each in some) for some in (planted, clean)]
-    lines.append(
-        f"\n{right[0]} of {len(planted)} planted differences named, each alone; nothing named in {right[1]} of {len(clean)} clean pairs.\n"
-    )
+    lines += [
+        f"{right[0]} of {len(planted)} planted differences named, each alone; nothing named in {right[1]} of {len(clean)} clean pairs.\n",
+        f"\nPlanted in: {', '.join(f'`{name}`' for name in settings)}.\n",
+        f"\nClean pairs are of {', '.join(models)}; {min(each.compared for each in clean)} to {max(each.compared for each in clean)} settings "
+        "of each are compared.\n",
+        *(f"\n* {_line(each)}\n" for each in found if not each.is_right),
+    ]
     return "".join(lines) + FIRST.format(planted=len(planted), clean=len(clean))
 
 
-def _shown(text: str) -> str:
-    return " ".join(text.split()).removesuffix(" \\").replace("|", "\\|")
-
-
-def _word(score: Score) -> str:
-    return "right" if score.is_right else "**wrong**"
+def _line(score: Score) -> str:
+    """Return a pair or a planted difference, what was expected and what was named."""
+    case, word = score.case, "right" if score.is_right else "**wrong**"
+    what = f"{case.a} | {case.b}"
+    if isinstance(case, Plant):
+        old, new = (" ".join(text.split()).removesuffix(" \\") for text in (case.old, case.new))
+        what = f"{case.a if case.side == 'a' else case.b}: " + (f"`{old}` → `{new}`" if new else f"without `{old}`")
+    expected, named = (", ".join(sorted(names)) or "nothing" for names in (score.expected, score.named))
+    return f"{what}: expected {expected}, named {named} of {score.compared}: {word}"
 
 
 @click.command()
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the page.")
-def main(markdown: Path | None) -> None:
+@click.option("--verbose", is_flag=True, help="Print each pair, not only those that are wrong.")
+def main(markdown: Path | None, verbose: bool) -> None:
     """Score all pairs."""
     found = list(scores())
     text = page(found)
     if markdown is not None:
         markdown.write_text(text, encoding="utf-8")
     for each in found:
-        if not each.is_right:
-            click.echo(f"wrong: {each.case}: named {sorted(each.named)}")
-    click.echo(text.rstrip().rsplit("\n\n", 2)[-2])
+        if verbose or not each.is_right:
+            click.echo(_line(each))
+    click.echo(next(line for line in text.splitlines() if " planted differences named" in line))
 
 
 if __name__ == "__main__":

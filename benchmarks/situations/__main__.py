@@ -3,6 +3,7 @@
 Each situation runs plainly and, from the same seed, recorded with both tasks. Compared are losses, gradients with their strides, weights,
 buffers, the optimizer's state, random states and modes of the process, and in PyTorch what the program can see of tensors and of the
 model: whether storages can be resized, weak references, what the model's pickle is made of while it is recorded and afterwards.
+Not shown: several processes ([distributed.md](distributed.md)), accelerators.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,23 +72,37 @@ def write(page: Path, framework: str, rows: list[Row]) -> None:
     parts = {name: "" for name in FRAMEWORKS}
     if page.exists():
         parts |= {m[1]: m[2] for m in re.finditer(r"^## (\w+)\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.S | re.M)}
-    same = sum(row[1:] == ("same", "same") for row in rows)
-    table = [f"| {name} | {one} | {two} |" for name, one, two in rows]
-    lines = [
-        "",
-        f"{same} of {len(rows)} are bitwise the same.",
-        "",
-        "| situation | statistics | tensor |",
-        "|---|---|---|",
-        *table,
-    ]
-    parts[framework] = "\n".join([*lines, "", ""])
+    parts[framework] = part(rows)
     head = (
         "# Situations in which a training is bitwise the same\n\nWritten by `python -m benchmarks.situations --framework F --markdown "
-        "docs/evidence/situations.md` for each framework.\n" + (__doc__ or "").partition("\n")[2]
+        "docs/evidence/situations.md` for each framework, which prints each situation.\n"
+        + (__doc__ or "").partition("\n")[2]
     )
     text = head + "".join(f"\n## {name}\n{parts[name].rstrip()}\n" for name in FRAMEWORKS if parts[name])
     page.write_text(text, encoding="utf-8")
+
+
+def part(rows: list[Row]) -> str:
+    """Return a framework's figures: how many situations of each kind are the same, and each that is not."""
+    shared = Counter(row[0].partition(": ")[0] for row in rows)
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kind = row[0].partition(": ")[0]
+        kinds.setdefault(kind if shared[kind] > 1 else "program", []).append(row)
+    same = {kind: sum(row[1:] == ("same", "same") for row in some) for kind, some in kinds.items()}
+    lines = [
+        "",
+        f"{sum(same.values())} of {len(rows)} are bitwise the same.",
+        "",
+        "| kind | situations | the same |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {kind} | {len(some)} | {same[kind]} |" for kind, some in kinds.items()]
+    lines.append("")
+    lines += [
+        f"* {name}: {one} (statistics), {two} (tensor)" for name, one, two in rows if (one, two) != ("same", "same")
+    ]
+    return "\n".join([*lines, "", ""])
 
 
 if __name__ == "__main__":

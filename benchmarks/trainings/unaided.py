@@ -23,6 +23,7 @@ import numpy as np
 import probe
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
+from tests.programs import hooked
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -218,23 +219,6 @@ def python_of(trial: Trial) -> Path:
     """Return the python by which a script is run."""
     own = ROOT / trial.environment / "bin" / "python"
     return own if trial.environment and own.exists() else Path(sys.executable)
-
-
-def hooked(folder: Path) -> Path:
-    """Return the python of a new environment with the packages of this one, into which the hook for PROBE_RECORD was installed."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    place = subprocess.run(
-        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    (Path(place) / "packages.pth").write_text("\n".join(packages), encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([str(python), "-m", "probe.run", "--install-hook"], env=environment, capture_output=True, check=True)
-    return python
 
 
 def lacks(trial: Trial) -> list[str]:

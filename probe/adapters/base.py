@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from probe.adapters.frameworks import FRAMEWORKS
+from probe.adapters.shared.model_configs import config_of
 from probe.adapters.shared.user_objects import Identity, WeakIdentity
 from probe.errors import RecordingError
 from probe.numbers.axis_sums import axis_sums
@@ -22,6 +22,14 @@ from probe.records import HashKind
 Tensor = Any
 Module = Any
 Parameter = Any
+Removal = Callable[[], None]
+"""takes hooks off again"""
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
+"""is told of a call that begins: ``before(args, kwargs)``"""
+After = Callable[[object, bool], None]
+"""is told of a call that ended: ``after(output, raised)``"""
+Found = Callable[[Tensor], None]
+"""is told of a gradient"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,31 @@ class NamedTensor:
     """last part of the first name in the canonical layout (`probe.numbers.layouts`); empty when it is the same"""
     is_persistent: bool = True
     """it stands in a state_dict: some buffers do not"""
+
+
+class Operation(Protocol):
+    """A function of the framework that is called."""
+
+    name: str
+    """as it stands in paths: ``softmax``"""
+    qualified_name: str
+    """``torch.nn.functional.softmax``"""
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return what is no tensor of the arguments, by name, as JSON."""
+
+    def called_from(self) -> tuple[str, int]:
+        """Return file and line of the program that calls it right now; ``("", 0)`` if that is not known."""
+
+
+class OperationWatch(Protocol):
+    """Looks at the operations of the threads that entered it."""
+
+    def enter(self, module: Module) -> bool:
+        """Look at those of this thread, which calls a module; False if that module would compute otherwise then."""
+
+    def leave(self) -> None:
+        """Do so no longer."""
 
 
 class TensorFacts(NamedTuple):
@@ -89,6 +122,10 @@ def plain_option(value: object) -> object:
         return f"a {type(value).__name__}"
 
 
+BeforeUpdate = Callable[[list[Group], str], None]
+AfterUpdate = Callable[[list[Group]], None]
+
+
 class Adapter(abc.ABC):
     """One framework's tensors, modules and hooks.
 
@@ -123,9 +160,9 @@ class Adapter(abc.ABC):
     def parameters(self, model: Module) -> Iterable[NamedTensor]:
         """Yield every parameter and persistent buffer once."""
 
-    @abc.abstractmethod
     def is_training(self, module: Module) -> bool:
-        """Tell whether a module is in training mode."""
+        """Return True if a module is in training mode."""
+        return bool(module.training)
 
     def members(self, model: Module) -> tuple[list[Module], list[Tensor]]:
         """Return every module, and every parameter and buffer, in the same order as long as none is added or replaced.
@@ -144,7 +181,7 @@ class Adapter(abc.ABC):
 
     def model_config(self, model: Module) -> dict[str, object]:
         """Return the model's configuration (heads, eps, …), or nothing when it has none."""
-        return {}
+        return config_of(each.module for each in self.modules(model))
 
     def environment(self) -> dict[str, object]:
         """Return what of the environment changes numerics: devices, flags, thread counts."""
@@ -165,7 +202,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def is_tensor(self, value: object) -> bool:
-        """Tell whether a value is a tensor that can be recorded."""
+        """Return True if a value is a tensor that can be recorded."""
 
     def unreadable(self, value: object) -> str:
         """Return in the plural what kind of tensor a value is that `is_tensor` denies, ``""`` when it is none."""
@@ -184,18 +221,18 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def requires_grad(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor will have a gradient."""
+        """Return True if a tensor will have a gradient."""
 
-    @abc.abstractmethod
     def is_leaf(self, tensor: Tensor) -> bool:
-        """Tell whether no operation made a tensor, so that a hook on its gradient stays until it is taken off."""
+        """Return True if no operation made a tensor, so that a hook on its gradient stays until it is taken off."""
+        return bool(tensor.is_leaf)
 
     def is_view(self, tensor: Tensor) -> bool:
-        """Tell whether a hook on a tensor's gradient is lost when it is written to in place."""
+        """Return True if a hook on a tensor's gradient is lost when it is written to in place."""
         return False
 
     def writes_are_seen(self) -> bool:
-        """Tell whether every in-place write changes a tensor's version; collective operations may not."""
+        """Return True if every in-place write changes a tensor's version; collective operations may not."""
         return True
 
     def identity(self, tensor: Tensor, lasting: bool = True) -> Identity:
@@ -278,28 +315,28 @@ class Adapter(abc.ABC):
     def assign(self, tensor: Tensor, values: np.ndarray) -> None:
         """Put values of its shape into a parameter or buffer, in place, cast to its dtype.
 
-        Only `probe.load_matching` and `probe.noise_run` call it.
+        Only `probe.load_matching`, `probe.noise_run` and `probe.replay` call it.
         """
 
-    def keep(self, parameters: Sequence[Parameter]) -> Callable[[], None] | None:
+    def keep(self, parameters: Sequence[Parameter]) -> Removal | None:
         """Return what puts gradients and random numbers back as they are now; None where that is not known.
 
-        Only `probe.noise_run` calls it.
+        Only `probe.noise_run` and `probe.replay` call it.
         """
         return None
 
-    def keep_optimizer(self, optimizer: object) -> Callable[[], None] | None:
+    def keep_optimizer(self, optimizer: object) -> Removal | None:
         """Return what puts an optimizer's state and groups back as they are now; None where that is not known.
 
-        Only `probe.noise_run` calls it.
+        Only `probe.noise_run` and `probe.replay` call it.
         """
         return None
 
     # Hooks
 
-    @abc.abstractmethod
     def quiet(self) -> AbstractContextManager[object]:
         """Return a context in which operations on tensors leave no trace in the user's program."""
+        return contextlib.nullcontext()
 
     def unseen(self) -> AbstractContextManager[object]:
         """Return a context in which what the user set up to watch operations (modes, counters) sees none of them.
@@ -319,26 +356,30 @@ class Adapter(abc.ABC):
         """Return under which circumstances the program runs right now."""
 
     @abc.abstractmethod
-    def on_call(
-        self,
-        module: Module,
-        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-        after: Callable[[object, bool], None],
-    ) -> Callable[[], None]:
+    def on_call(self, module: Module, before: Before, after: After) -> Removal:
         """Call ``before(args, kwargs)`` and ``after(output, raised)`` around every call of a module.
 
         Returns what takes the hooks off again.
         """
 
+    def on_operations(
+        self, before: Callable[[Operation, tuple[Any, ...], dict[str, Any]], None], after: After
+    ) -> OperationWatch | None:
+        """Return what calls ``before(operation, args, kwargs)`` and ``after(output, raised)`` around operations.
+
+        None if the framework does not show them.
+        """
+        return None
+
     @abc.abstractmethod
-    def on_any_call(self, before: Callable[[Module], None]) -> Callable[[], None]:
+    def on_any_call(self, before: Callable[[Module], None]) -> Removal:
         """Call ``before(module)`` before every call of any module of the process.
 
         Hooks that it sets on that module by `on_call` are told of this very call. Returns what takes the hook off again.
         """
 
     @abc.abstractmethod
-    def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Callable[[], None] | None:
+    def on_gradient(self, tensor: Tensor, found: Found) -> Removal | None:
         """Call ``found(gradient)`` when the gradient of a tensor is complete; None when it will have none.
 
         Returns what takes the hook off again.
@@ -350,7 +391,7 @@ class Adapter(abc.ABC):
 
     def on_call_gradient(
         self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
-    ) -> dict[int, Callable[[], None] | None]:
+    ) -> dict[int, Removal | None]:
         """Call ``found(i, gradient)`` with what one call alone contributes to the gradient of its input i.
 
         Returns the inputs for which this is possible. Where the contribution comes along several edges, some of
@@ -360,9 +401,7 @@ class Adapter(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def on_parameter_gradients(
-        self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]
-    ) -> Callable[[], None]:
+    def on_parameter_gradients(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> Removal:
         """Call ``ended(indices)`` at the end of every backward pass with the parameters that it gave gradients to."""
 
     @abc.abstractmethod
@@ -375,17 +414,12 @@ class Adapter(abc.ABC):
 
     # Optimizers
 
-    @abc.abstractmethod
     def is_optimizer(self, value: object) -> bool:
-        """Tell whether a value is an optimizer that `on_update` can watch."""
+        """Return True if a value is an optimizer that `on_update` can watch."""
+        return isinstance(value, self.classes()[1])
 
     @abc.abstractmethod
-    def on_update(
-        self,
-        optimizer: object | None,
-        before: Callable[[list[Group], str], None],
-        after: Callable[[list[Group]], None],
-    ) -> Callable[[], None]:
+    def on_update(self, optimizer: object | None, before: BeforeUpdate, after: AfterUpdate) -> Removal:
         """Call ``before(groups, why_not)`` and ``after(groups)`` around every step of an optimizer.
 
         ``why_not`` says why the gradients that it finds are not those that it will use, or is empty. Without an
@@ -401,24 +435,16 @@ class Adapter(abc.ABC):
         return []
 
     def is_gathered(self, tensor: Tensor, parameter: Tensor) -> bool:
-        """Tell whether a tensor is the whole of a sharded parameter, which stands in its place while the model runs."""
+        """Return True if a tensor is the whole of a sharded parameter, which stands in its place while the model runs."""
         return False
 
     def is_wider_copy(self, tensor: Tensor, parameter: Parameter) -> bool:
-        """Tell whether a tensor is a copy of a parameter in a wider dtype: cast to the parameter's, every element is equal."""
+        """Return True if a tensor is a copy of a parameter in a wider dtype: cast to the parameter's, every element is equal."""
         return False
 
     def same(self, a: Parameter, b: Parameter) -> bool:
-        """Tell whether two parameters are one and the same."""
+        """Return True if two parameters are one and the same."""
         return a is b
-
-
-_ADAPTERS = {
-    "torch": ("probe.adapters.torch.adapter", "TorchAdapter", "torch.nn.modules.module", "Module"),
-    "mindspore": ("probe.adapters.mindspore.adapter", "MindSporeAdapter", "mindspore.nn.cell", "Cell"),
-    "paddle": ("probe.adapters.paddle.adapter", "PaddleAdapter", "paddle.nn.layer.layers", "Layer"),
-    "numpy": ("probe.adapters.numpy.adapter", "NumpyAdapter", "probe.adapters.numpy.nn", "Module"),
-}
 
 
 def adapter_for(model: object) -> Adapter:
@@ -429,31 +455,21 @@ def adapter_for(model: object) -> Adapter:
     RecordingError
         the model is of no framework that probe knows
     """
-    for adapter_module, adapter_class, framework_module, base_class in _ADAPTERS.values():
-        loaded = sys.modules.get(framework_module)
-        if loaded is not None and isinstance(model, getattr(loaded, base_class)):
-            return getattr(importlib.import_module(adapter_module), adapter_class)()
+    for framework in FRAMEWORKS.values():
+        if framework.is_of(model):
+            return adapter_named(framework.name)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     raise RecordingError(
-        f"probe was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
+        f"probe was given a {kind}; expected a module of {', '.join(sorted(FRAMEWORKS))}, or a list of them"
     )
 
 
 def adapter_named(framework: str) -> Adapter:
     """Return the adapter of a framework; it is imported."""
-    adapter_module, adapter_class, _, _ = _ADAPTERS[framework]
-    return getattr(importlib.import_module(adapter_module), adapter_class)()
+    adapter: Adapter = FRAMEWORKS[framework].part_class("adapter")()
+    return adapter
 
 
 def adapters_in_use() -> list[Adapter]:
     """Return the adapters of all frameworks that are imported."""
-    return [
-        getattr(importlib.import_module(adapter_module), adapter_class)()
-        for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values()
-        if framework_module in sys.modules
-    ]
-
-
-def adapter_of_tensor(value: object) -> Adapter | None:
-    """Return the adapter whose framework a tensor is of, found by the frameworks that are already imported."""
-    return next((adapter for adapter in adapters_in_use() if adapter.is_tensor(value)), None)
+    return [adapter_named(name) for name, framework in FRAMEWORKS.items() if framework.is_in_use()]

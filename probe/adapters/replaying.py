@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import importlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from probe.adapters.base import Adapter, Module, Parameter, Tensor, adapter_for
+from probe.adapters.frameworks import FRAMEWORKS
 
 Run = Callable[..., Any]
 """runs the call of a module as the framework would have, hooks included; takes its arguments"""
@@ -32,20 +33,33 @@ class Replaying(abc.ABC):
 
     runs_again = False
     """modules run once more to be differentiated"""
+    forward = "forward"
+    """what the framework calls a module's own function"""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
 
-    @abc.abstractmethod
-    def intercepted(self, called: Called) -> AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def intercepted(self, called: Called) -> Iterator[None]:
         """Hand every call of a module inside the block to ``called``, in this thread and whatever the module is."""
+        kind, _ = self.adapter.classes()
+        plain = kind.__call__
+
+        def call(module: Module, *args: Any, **kwargs: Any) -> Any:
+            return called(module, functools.partial(plain, module), args, kwargs)
+
+        kind.__call__ = call  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            kind.__call__ = plain  # type: ignore[method-assign]
 
     @abc.abstractmethod
     def tensor(self, values: np.ndarray, like: Tensor | None, model: Module) -> Tensor:
         """Return a tensor of some values, with the dtype and on the device of another one, or on that of a model."""
 
     def learns(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor that code has made may have a gradient."""
+        """Return True if a tensor that code has made may have a gradient."""
         return self.adapter.requires_grad(tensor)
 
     @abc.abstractmethod
@@ -85,25 +99,45 @@ class Replaying(abc.ABC):
     def under(self, grad: bool, autocast: str) -> AbstractContextManager[object]:
         """Return a context in which a graph is built or not, and operations are cast to a dtype, or not (``""``)."""
 
-    @abc.abstractmethod
     def set_training(self, module: Module, training: bool) -> None:
         """Put a module, and not those inside of it, into training or evaluation mode."""
+        module.training = training
 
-    @abc.abstractmethod
     def added(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the sum of two gradients, as a new tensor."""
+        return a + b
 
-    @abc.abstractmethod
     def write(self, tensor: Tensor, values: Tensor) -> None:
-        """Write to a tensor in place, as a module did to what it was given, its place in the graph included."""
+        """Write to a tensor in place, as a module did to what it was given, its place in the graph included.
+
+        Raises
+        ------
+        NotImplementedError
+            the framework cannot keep its place in the graph
+        """
+        raise NotImplementedError("its place in the graph cannot be kept")
 
     @abc.abstractmethod
     def without_graph(self, tensor: Tensor) -> Tensor:
         """Return a tensor with the same values that no graph leads to."""
 
-    @abc.abstractmethod
     def around_forward(self, module: Module, called: Callable[[Run], Any]) -> Callable[[], None]:
         """Let ``called(run)`` take the place of a module's own function, inside of all hooks; return what undoes it."""
+        own, name = vars(module), self.forward
+        plain, had = getattr(module, name), own.get(name)
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return called(lambda: plain(*args, **kwargs))
+
+        object.__setattr__(module, name, replacement)
+
+        def undo() -> None:
+            if had is None:
+                own.pop(name, None)
+            else:
+                own[name] = had
+
+        return undo
 
     @abc.abstractmethod
     def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
@@ -174,14 +208,6 @@ class Replaying(abc.ABC):
         raise NotImplementedError
 
 
-_REPLAYING = {
-    "torch": ("probe.adapters.torch.replaying", "TorchReplaying"),
-    "paddle": ("probe.adapters.paddle.replaying", "PaddleReplaying"),
-    "mindspore": ("probe.adapters.mindspore.replaying", "MindSporeReplaying"),
-    "numpy": ("probe.adapters.numpy.replaying", "NumpyReplaying"),
-}
-
-
 def replaying_for(model: object) -> Replaying:
     """Return the verbs for a model's framework.
 
@@ -191,36 +217,5 @@ def replaying_for(model: object) -> Replaying:
         the model is of no framework that probe knows
     """
     adapter = adapter_for(model)
-    module, name = _REPLAYING[adapter.framework]
-    found: Replaying = getattr(importlib.import_module(module), name)(adapter)
+    found: Replaying = FRAMEWORKS[adapter.framework].part_class("replaying")(adapter)
     return found
-
-
-def own_function_replaced(module: Module, name: str, called: Callable[[Run], Any]) -> Callable[[], None]:
-    """Put an attribute in the place of a method of a module; return what takes it away again."""
-    own = vars(module)
-    plain, had = getattr(module, name), own.get(name)
-
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return called(lambda: plain(*args, **kwargs))
-
-    object.__setattr__(module, name, replacement)
-
-    def undo() -> None:
-        if had is None:
-            own.pop(name, None)
-        else:
-            own[name] = had
-
-    return undo
-
-
-@contextlib.contextmanager
-def call_replaced(kind: type, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Let ``kind.__call__`` be another function inside the block."""
-    before = kind.__call__
-    kind.__call__ = replacement  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        kind.__call__ = before  # type: ignore[method-assign]

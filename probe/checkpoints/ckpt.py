@@ -35,6 +35,8 @@ _VARINT, _BYTES = 0, 2
 class CkptFile(WeightFile):
     """A file of the format, its messages walked through."""
 
+    framework = "mindspore"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._places: dict[str, list[tuple[int, int]]] = {}
@@ -94,7 +96,7 @@ class CkptFile(WeightFile):
         self._places.setdefault(tag, []).append(place)
 
 
-def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -> None:
+def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray], framework: str) -> None:
     """Write a file that ``mindspore.load_checkpoint`` reads; the arrays are asked for one after the other."""
     for stored in tensors:
         if stored.dtype not in _NAMES:

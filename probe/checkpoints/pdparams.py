@@ -21,6 +21,8 @@ _PARTS = "UnpackBigParamInfor@@"
 class PdparamsFile(WeightFile):
     """A file of the format; it is read whole when a tensor is asked for, and kept until `forget` is called."""
 
+    framework = "paddle"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._arrays: dict[str, np.ndarray] | None = None
@@ -31,7 +33,6 @@ class PdparamsFile(WeightFile):
         return self._all()[name]
 
     def forget(self) -> None:
-        """Give the memory back."""
         self._arrays = None
 
     def _all(self) -> dict[str, np.ndarray]:
@@ -52,7 +53,7 @@ class PdparamsFile(WeightFile):
         return self._arrays
 
 
-def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -> None:
+def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray], framework: str) -> None:
     """Write a file that ``paddle.load`` reads; the arrays are asked for one after the other."""
     for stored in tensors:
         if stored.dtype.kind not in "biufc" and stored.dtype != BFLOAT16:
@@ -72,7 +73,7 @@ def _plain(found: Any, path: Path) -> dict[str, Any]:
 
 
 def _is_named(value: Any) -> bool:
-    """Tell whether a value is a tensor with its name in paddle: how it pickles them outside of a state_dict."""
+    """Return True if a value is a tensor with its name in paddle: how it pickles them outside of a state_dict."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray)
 
 

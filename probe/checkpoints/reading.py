@@ -18,7 +18,6 @@ _READERS: dict[str, type[WeightFile]] = {
     ".safetensors": SafetensorsFile, ".bin": TorchFile, ".pt": TorchFile, ".pth": TorchFile,
     ".pdparams": PdparamsFile, ".ckpt": CkptFile,
 }  # fmt: skip
-_FRAMEWORKS = {".bin": "torch", ".pt": "torch", ".pth": "torch", ".pdparams": "paddle", ".ckpt": "mindspore"}
 _INDEX = ".index.json"
 _MAIN = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams", "model.ckpt")
 """what a folder's weights are called, from the one to be preferred on; with an index, its name before ``.index.json``"""
@@ -44,14 +43,13 @@ class Checkpoint:
     @property
     def framework(self) -> str:
         """Whose weights they are; ``""`` when the files do not tell."""
-        first = self._opened[0]
-        return first.framework if isinstance(first, SafetensorsFile) else _FRAMEWORKS[self.suffix]
+        return self._opened[0].framework
 
     def read(self, name: str) -> np.ndarray:
         """Return the values of a tensor; bfloat16 and float8 as ml_dtypes."""
         number = self.shard_of[name]
         for other, opened in enumerate(self._opened):
-            if other != number and isinstance(opened, PdparamsFile):
+            if other != number:
                 opened.forget()
         with reading(self.files[number], name, kind=ConversionError):
             return self._opened[number].read(name)

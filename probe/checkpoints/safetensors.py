@@ -33,7 +33,6 @@ class SafetensorsFile(WeightFile):
         header, self._start = _header(path)
         metadata = header.pop("__metadata__", None) or {}
         self.framework = _FRAMEWORKS.get(str(metadata.get("format", "")), "")
-        """who says to have written it; ``""`` when nothing tells"""
         self._offsets: dict[str, int] = {}
         self.tensors = {}
         size = path.stat().st_size - self._start

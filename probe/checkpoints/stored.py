@@ -32,10 +32,15 @@ class WeightFile(abc.ABC):
     """A file of weights that can be read tensor by tensor."""
 
     tensors: dict[str, Stored]
+    framework: str
+    """whose weights they are; ``""`` where nothing tells"""
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:
         """Return the values of a tensor."""
+
+    def forget(self) -> None:  # noqa: B027  most read one tensor at a time
+        """Give back the memory of what was read."""
 
 
 def as_announced(tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -> Iterator[tuple[Stored, np.ndarray]]:

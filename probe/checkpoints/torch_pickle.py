@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -61,30 +61,18 @@ class _View:
 
 
 def _rebuild(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any) -> _View:
-    if (
-        not isinstance(storage, _Storage)
-        or not _are_whole((offset, *strides))
-        or not _are_whole(shape)
-        or min(shape, default=0) < 0
-    ):
+    are_whole = all(type(each) is int for each in (offset, *strides, *shape))
+    if not isinstance(storage, _Storage) or not are_whole or min(shape, default=0) < 0:
         raise Damaged("a tensor is no part of a storage")
     kinds = [each.dtype for each in rest if isinstance(each, _Kind)]
     return _View(storage, kinds[0] if kinds else storage.dtype, offset, tuple(shape), tuple(strides))
-
-
-def _are_whole(numbers: Iterable[Any]) -> bool:
-    return all(type(each) is int for each in numbers)
-
-
-def _rebuild_parameter(data: _View, *_: Any) -> _View:
-    return data
 
 
 _FUNCTIONS: dict[str, Any] = {
     "torch._utils._rebuild_tensor": _rebuild,
     "torch._utils._rebuild_tensor_v2": _rebuild,
     "torch._utils._rebuild_tensor_v3": _rebuild,
-    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch._utils._rebuild_parameter": lambda data, *_: data,
     "torch.Size": tuple,
 }
 
@@ -102,6 +90,8 @@ def _storage(pid: Any) -> _Storage:
 
 class TorchFile(WeightFile):
     """A file of the format, its pickle read."""
+
+    framework = "torch"
 
     def __init__(self, path: Path) -> None:
         self.path = path

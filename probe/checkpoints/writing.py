@@ -17,6 +17,7 @@ from probe.errors import ConversionError
 
 SUFFIXES = {"torch": ".safetensors", "paddle": ".pdparams", "mindspore": ".ckpt"}
 """the format that each framework's users expect"""
+_WRITERS = {".safetensors": safetensors.write, ".pdparams": pdparams.write, ".ckpt": ckpt.write}
 _STEMS = {".safetensors": "model", ".pdparams": "model_state", ".ckpt": "model"}
 
 Shard = Sequence[Stored]
@@ -77,10 +78,4 @@ def write_checkpoint(
 
 def write_file(path: Path, shard: Shard, read: Callable[[str], np.ndarray], framework: str) -> None:
     """Write one file of weights in the format that its name says."""
-    arrays = (read(stored.name) for stored in shard)
-    if path.suffix == ".safetensors":
-        safetensors.write(path, shard, arrays, framework)
-    elif path.suffix == ".pdparams":
-        pdparams.write(path, shard, arrays)
-    else:
-        ckpt.write(path, shard, arrays)
+    _WRITERS[path.suffix](path, shard, (read(stored.name) for stored in shard), framework)

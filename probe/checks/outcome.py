@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
-from probe.comparison.notes import Note, as_json
+from probe.notes import Note, as_json, note, plain
 
 
 class State(enum.StrEnum):
@@ -49,18 +48,27 @@ class Line:
         return {"topic": self.topic, "state": self.state.value, "side": self.side, **as_json(self.said)}
 
 
-def status_of(lines: Sequence[Line]) -> Status:
-    """Return the answer that lines add up to."""
-    states = {line.state for line in lines}
-    if State.FOUND in states:
-        return Status.FOUND
-    return Status.CLEAN if State.OK in states else Status.UNCHECKED
+def fault(topic: str, code: str, of: str = "", /, **facts: Any) -> Line:
+    """Return a line on what is wrong, on side ``of`` where it is one of two."""
+    return Line(topic, State.FOUND, note(code, **facts), of)
+
+
+def fine(topic: str, code: str, of: str = "", /, **facts: Any) -> Line:
+    """Return a line on what is right."""
+    return Line(topic, State.OK, note(code, **facts), of)
+
+
+def unchecked(topic: str, code: str, of: str = "", /, **facts: Any) -> Line:
+    """Return a line on what could not be looked at."""
+    return Line(topic, State.UNKNOWN, note(code, **facts), of)
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """What a check found."""
 
+    check: ClassVar[str] = ""
+    """what the check is called, and the module of `probe.report.checks` that shows it"""
     files: tuple[str, ...]
     """what was looked at"""
     lines: tuple[Line, ...]
@@ -68,7 +76,10 @@ class CheckResult:
     @property
     def status(self) -> Status:
         """The answer in a word."""
-        return status_of(self.lines)
+        states = {line.state for line in self.lines}
+        if State.FOUND in states:
+            return Status.FOUND
+        return Status.CLEAN if State.OK in states else Status.UNCHECKED
 
     @property
     def found(self) -> tuple[Note, ...]:
@@ -78,10 +89,14 @@ class CheckResult:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.status.value}, {len(self.found)} of {len(self.lines)} lines>"
 
+    def __str__(self) -> str:
+        from probe.report.checks import render
+
+        return render(self).plain
+
     def as_json(self) -> dict[str, Any]:
         """Return the answer by the names that ``--json`` uses."""
-        return {
-            "status": self.status.value,
-            "files": list(self.files),
-            "lines": [line.as_json() for line in self.lines],
+        own = {
+            each.name: plain(getattr(self, each.name)) for each in fields(self) if each.name not in ("files", "lines")
         }
+        return {"status": self.status.value, "files": plain(self.files), "lines": plain(self.lines), **own}

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from probe.notes import named, plain
 from probe.numbers.statistics import dtype_of, is_float
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
@@ -55,13 +56,10 @@ class Seen:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by their names in JSON."""
-        ends = {"min": self.low, "max": self.high, "norm": self.norm}
-        return {
-            "step": self.step, "micro": self.micro, "phase": self.phase.label, "role": self.role.label, "path": self.path,
-            "class": self.class_name, "call": self.call, "slot": self.slot, "dtype": self.dtype, "shape": list(self.shape),
-            **{name: value if math.isfinite(value) else None for name, value in ends.items()},
-            "nan": self.nan, "posinf": self.posinf, "neginf": self.neginf, "zeros": self.zeros,
-        }  # fmt: skip
+        place = {**named(self, "step", "micro", "phase", "role", "path"), "class": self.class_name}
+        ends = {"min": plain(self.low), "max": plain(self.high)}
+        numbers = ends | named(self, "norm", "nan", "posinf", "neginf", "zeros")
+        return place | named(self, "call", "slot", "dtype", "shape") | numbers
 
 
 def seen(reader: Reader, row: Any) -> Seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from probe.commands import run_checks, setting_checks
-from probe.commands.summaries import Group
+from probe.commands.shared import Group
 
 
 @click.group("check", cls=Group)

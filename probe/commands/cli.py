@@ -21,14 +21,16 @@ import click
 from click.core import ParameterSource
 
 from probe._version import __version__
-from probe.commands.defaults import EXIT, FORMATS, FRAMEWORKS, METRICS, MIN_CONFIDENCE, MIN_COVERAGE, PRESET_NAMES
-from probe.commands.summaries import Group
+from probe.commands import shared
+from probe.defaults import EXIT, FORMATS, FRAMEWORKS, METRICS, MIN_COVERAGE, PRESET_NAMES
 from probe.errors import ProbeError
 
 if TYPE_CHECKING:
-    from probe.comparison.run import Comparison
+    from rich.table import Table
 
-_HELP = {"help_option_names": ["-h", "--help"]}
+    from probe.answer.comparison import Comparison
+    from probe.conversion.plan import Plan
+
 _EXIT_OF_TABLE = {"accepted": 0, "not accepted": 1, "undecided": 2}
 """exit status by the answer of an acceptance table, where one was asked for"""
 _TROUBLE = 3
@@ -95,7 +97,7 @@ class _Telling(click.Command):
             return super().invoke(context)
 
 
-class _LazyGroup(_Telling, Group):
+class _LazyGroup(_Telling, shared.Group):
     """Commands of other modules, each of which is imported when its command is called."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -132,7 +134,7 @@ class _Failure(click.ClickException):
     exit_code = _TROUBLE
 
     def __init__(self, message: str) -> None:
-        from probe.report.names import LONGEST_LIST, plain
+        from probe.report.layout import LONGEST_LIST, plain
 
         super().__init__("\n".join(plain(line, LONGEST_LIST) for line in message.split("\n")))
 
@@ -141,7 +143,7 @@ class _Failure(click.ClickException):
         click.echo(f"{click.style('Error:', fg='red', bold=True)} {self.format_message()}", file=file, err=file is None)
 
 
-@click.group(cls=_LazyGroup, context_settings=_HELP)
+@click.group(cls=_LazyGroup, context_settings=shared.HELP)
 @click.version_option(__version__, package_name="probe-align", prog_name="probe")
 def main() -> None:
     """Two runs of the same model disagree: where is the first place that is really wrong?
@@ -159,9 +161,7 @@ _OF_COMPARISONS = (
     click.argument("b", type=click.Path(), required=False, metavar="B"),
     click.option("-i", "--input", "named", type=click.Path(), metavar="FILE",
                  help="In the place of A and B: mindstudio-probe's compare.json; A is its bench_path, B its npu_path."),
-    click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models."),
-    click.option("--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."),
-    click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning."),
+    shared.MAPPING, shared.DIRECTION, shared.STRICT,
     click.option("--noise", multiple=True, type=click.Path(), metavar="A2",
                  help="A further legitimate run of A: what it differs by is noise (repeatable)."),
     click.option("--reference", type=click.Path(), metavar="REF",
@@ -180,8 +180,7 @@ _OF_COMPARISONS = (
                  help="Keep what was found of values in FILE, and go on from what it has."),
     click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
                  help="Below this share of paired module calls nothing is called aligned."),
-    click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
-                 help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all."),
+    shared.CONFIDENCE,
 )  # fmt: skip
 """what to compare, and how"""
 
@@ -193,7 +192,7 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@main.command("compare", cls=_Telling, context_settings=_HELP)
+@main.command("compare", cls=_Telling, context_settings=shared.HELP)
 @_comparing
 @click.option(
     "--format",
@@ -209,7 +208,7 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
 @click.option("--why", metavar="PATH", help="How this module was judged, tensor by tensor, in the place of the report (text or JSON).")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
+@shared.VERBOSE
 def compare_command(
     a: str | None, b: str | None, named: str | None, style: str | None, output: str | None, top: int, why: str | None,
     verbose: bool, **chosen: Any,
@@ -263,41 +262,24 @@ def _sides(a: str | None, b: str | None, named: str | None) -> tuple[str, str]:
 
 def _show_why(result: Comparison, path: str, style: str, output: str | None) -> None:
     """Show how a module was judged."""
-    import json
-
-    from probe.report.names import harmless_json
-
     if style not in ("text", "json") or output is not None:
         raise _Failure("--why is shown here, as text or with --format json")
     why = result.why(path)
     if style == "json":
-        click.echo(harmless_json(json.dumps(why.as_json(), indent=2, ensure_ascii=False)))
+        shared.printed_json(why.as_json())
         return
-    from rich.console import Console
-
     from probe.report.why import styled
 
-    Console(soft_wrap=True, highlight=False).print(styled(str(why).rstrip()))
+    shared.printed(styled(str(why).rstrip()))
 
 
-def _compared(a: str, b: str, mapping: str | None, map_direction: str | None, **options: Any) -> Comparison:
+def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
     """Compare two recordings, with progress on a terminal."""
     _start_no_threads_of_blas()
-    if os.environ.get("PROBE_ENGINE") == "new":
-        from probe.verdict.run import compare
-    else:
-        from probe.comparison.run import compare
+    from probe.comparing import compare
 
-    options["direction"] = map_direction
-    if not sys.stderr.isatty():  # rich would end its progress by an empty line
-        return compare(a, b, mapping, **options)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("comparing", total=None)
-        options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-        return compare(a, b, mapping, **options)
+    with shared.progress("comparing") as shown:
+        return compare(a, b, mapping, **options, **shown)
 
 
 def _start_no_threads_of_blas() -> None:
@@ -310,8 +292,8 @@ def _start_no_threads_of_blas() -> None:
 
 
 def _say_where(result: Comparison, output: str) -> None:
+    from probe.report.layout import harmless
     from probe.report.left_out import qualification
-    from probe.report.names import harmless
 
     table = result.acceptance
     accepted = "" if table is None else f", {table.decision.value} by {table.preset.name}"
@@ -330,13 +312,9 @@ def _style_of(output: str | None) -> str:
 
 def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
     if style == "text":
-        from rich.console import Console
-
         from probe.report import text
 
-        console = Console(soft_wrap=True, highlight=False)
-        is_sized = console.is_terminal or "COLUMNS" in os.environ
-        console.print(text.render(result, top, console.width if is_sized else None, verbose=verbose))
+        shared.printed(text.render(result, top, shared.columns(), verbose=verbose))
     else:
         from probe.report.formats.saving import rendered
 
@@ -417,7 +395,7 @@ def _view_run(a: str, step: int | None, at: str, output: str | None) -> None:
     from urllib.parse import quote
 
     from probe.recording import Recording
-    from probe.report.names import harmless
+    from probe.report.layout import harmless
 
     place = output or _new_place("run.html")
     if not Path(place).suffix:
@@ -462,7 +440,7 @@ def _serve(a: str, b: str, save_to: str | None, port: int, mapping: str | None, 
     """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
     import webbrowser
 
-    from probe.report.names import harmless
+    from probe.report.layout import harmless
     from probe.report.serving import Server, Session
 
     session = Session(lambda used: _compared(a, b, used, **chosen), mapping, save_to)
@@ -495,12 +473,10 @@ def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
 
     if diff != (other is not None):
         raise _Failure("expected one recording, or two with --diff")
-    console = Console(highlight=False, soft_wrap=diff)
     if other is None:
-        console.print(inspect.summary(file))
-        return
-    is_sized = console.is_terminal or "COLUMNS" in os.environ
-    console.print(inspect.difference(file, other, console.width if is_sized else None, verbose=verbose), end="")
+        Console(highlight=False).print(inspect.summary(file))
+    else:
+        shared.printed(inspect.difference(file, other, shared.columns(), verbose=verbose))
 
 
 @main.command()
@@ -525,10 +501,8 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
 @main.command("convert", cls=_Telling)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--to", required=True, type=click.Choice(FRAMEWORKS), help="Whose weights to write.")
-@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
-@click.option(
-    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
-)
+@shared.MAPPING
+@shared.DIRECTION
 @click.option(
     "--from", "model", metavar="RECORDING|FRAMEWORK", help="A recording of the source's model; its structure is enough."
 )
@@ -539,12 +513,7 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
 @click.option("--allow-missing", multiple=True, metavar="NAME|GLOB", help="What the source need not have.")
 @click.option("--allow-extra", multiple=True, metavar="NAME|GLOB", help="What the target need not take.")
 def convert_command(
-    source: Path,
-    output: Path | None,
-    mapping: str | None,
-    map_direction: str | None,
-    name_mappings: str | None,
-    **options: Any,
+    source: Path, output: Path | None, mapping: str | None, name_mappings: str | None, **options: Any
 ) -> None:
     """Convert weights: a file, the index of several, or a folder with configuration and tokenizer.
 
@@ -556,37 +525,51 @@ def convert_command(
     Example: probe convert bert/ --to paddle --from torch.h5 -lm bert.yaml
     """
     from rich.console import Console
-    from rich.progress import Progress
 
     from probe.conversion import convert_checkpoint
     from probe.conversion.name_mappings import imported
-    from probe.report.names import harmless
-    from probe.report.weights import conversion_table
+    from probe.report.layout import harmless
 
-    options["direction"] = map_direction
     if name_mappings:
-        chosen, options["config"] = imported(name_mappings, source)
-    else:
-        chosen = mapping
-    if sys.stderr.isatty():
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("converting", total=None)
-            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-            target, plan = convert_checkpoint(source, output, chosen, **options)
-    else:
-        target, plan = convert_checkpoint(source, output, chosen, **options)
+        mapping, options["config"] = imported(name_mappings, source)
+    with shared.progress("converting") as shown:
+        target, plan = convert_checkpoint(source, output, mapping, **options, **shown)
     console = Console(highlight=False)
-    Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
+    Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(_conversion_table(plan))
     for text in (*plan.said, f"{len(plan.moves)} tensors are in {harmless(str(target))}"):
         click.echo(text, err=True)
 
 
+def _conversion_table(plan: Plan) -> Table:
+    """Return a row per tensor of the target, and one for each that was left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from probe.report.layout import plain
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("old name", "shape", "action", "new name", "shape"):
+        table.add_column(heading, overflow="fold")
+    rows = [
+        (" + ".join(plain(part.stored.name) for part in move.parts), " + ".join(str(list(part.stored.shape)) for part in move.parts),
+         move.action, plain(move.target.name), str(list(move.target.shape))) for move in plan.moves
+    ]  # fmt: skip
+    rows += [(plain(each.name), str(list(each.shape)), "left out", "", "") for each in plan.left_out]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+main.add_later(
+    "bisect", "probe.commands.bisect_command", "bisect_command",
+    "Run two programs, find the first module that differs, run them again, and name the operation inside it.",
+)  # fmt: skip
 main.add_later(
     "check", "probe.commands.check_commands", "check_group",
     "Checks of one run, of what two runs start from, and of configurations and environments.",
 )  # fmt: skip
 main.add_later(
-    "curves", "probe.curve_comparison.command", "curves_command",
+    "curves", "probe.commands.curve_command", "curves_command",
     "Compare two runs step by step: loss, gradient norm, learning rate, logged numbers, norms of single gradients.",
 )  # fmt: skip
 main.add_later("demo", "probe.demo", "demo_command", "Compare two recordings that come with probe.")

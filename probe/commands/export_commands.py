@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
-from probe.commands.summaries import Group
+from probe.commands.shared import DIRECTION, MAPPING, Group, progress
 from probe.errors import ConfigError
 from probe.ranks.layout.files import files_of
-from probe.report.names import harmless
+from probe.report.layout import harmless
 from probe.report.tensorboard import export_comparison, export_run
 from probe.store.tree import write_tree
 
@@ -43,9 +40,8 @@ def tree_command(file: str) -> None:
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path(), required=False)
 @click.option("-o", "--output", required=True, type=click.Path(file_okay=False), help="Folder of runs, a --logdir.")
-@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
-@click.option("--map-direction", "direction", type=click.Choice(["a-to-b", "b-to-a"]),
-              help="Which side the mapping is written from.")  # fmt: skip
+@MAPPING
+@DIRECTION
 @click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
 def tensorboard_command(a: str, b: str | None, output: str, **options: Any) -> None:
     """Write TensorBoard's scalars: loss, learning rate and whatever was logged, the norm of every gradient.
@@ -62,13 +58,9 @@ def tensorboard_command(a: str, b: str | None, output: str, **options: Any) -> N
         if given:
             raise ConfigError(f"{', '.join(given)}: for two recordings, and one was given")
         done = export_run(a, output)
-    elif sys.stderr.isatty():
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("comparing", total=None)
-            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-            done = export_comparison(a, b, output, **options)
     else:
-        done = export_comparison(a, b, output, **options)
+        with progress("comparing") as shown:
+            done = export_comparison(a, b, output, **options, **shown)
     runs = ", ".join(folder.name for folder in done.folders)
     count = f"{done.scalars:,} scalars of {done.steps} step{'' if done.steps == 1 else 's'}"
     click.echo(harmless(f"{count} are in {output} ({runs}): tensorboard --logdir {output}"))

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import click
 
-from probe.commands.defaults import FRAMEWORKS
-from probe.commands.summaries import Group
-from probe.comparison.fusion.sharded import side_with_parts
+from probe.commands.shared import DIRECTION, STRICT, Group
+from probe.defaults import FRAMEWORKS
 from probe.errors import ExistsError, MappingError
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
-from probe.matching.apart import with_places
 from probe.matching.automatic import without_guesses
 from probe.matching.automatic.completing import complete
 from probe.matching.automatic.loose import match_loose
@@ -31,9 +29,10 @@ from probe.matching.checks.misshapen import misshapen, reshaped
 from probe.matching.draft import draft
 from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
+from probe.matching.one_to_many import with_places
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.ranks.opening import open_reader
-from probe.report.names import LONGEST_LIST, file_names, harmless, plain
+from probe.report.layout import LONGEST_LIST, file_names, harmless, plain
 from probe.store.reading.reader import Reader
 from probe.structure.printed import model_config_of, record_printed
 from probe.structure.tree import Tree
@@ -95,11 +94,9 @@ def _title(path: Path) -> str:
 @click.argument("mapping", metavar="FILE|NAME")
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@click.option(
-    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
-)
-@click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
-def check_command(mapping: str, a: str, b: str, map_direction: str | None, strict: bool) -> None:
+@DIRECTION
+@STRICT
+def check_command(mapping: str, a: str, b: str, direction: str | None, strict: bool) -> None:
     """Tell which modules of two recordings a mapping pairs, and which it leaves.
 
     Recordings of structure alone are enough (task="structure"). What needs no partner, as containers, Identity and a Dropout
@@ -112,11 +109,11 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
     Example:     probe map check map.yaml a.h5 b.h5
     """
     parsed = load_mapping(mapping)
-    direction = None if map_direction is None else Direction(map_direction)
+    wanted = None if direction is None else Direction(direction)
     with open_reader(a) as first, open_reader(b) as second:
         sides = known_a, known_b = _known(first), _known(second)
         weights = fingerprints(first, known_a.tree, second, known_b.tree)
-        found = match(*sides, parsed, *weights, direction, strict)
+        found = match(*sides, parsed, *weights, wanted, strict)
         outlines = outline_of(first, known_a.tree), outline_of(second, known_b.tree)
         found = with_whole_groups(found, *outlines)
         placed = with_places(found, known_a.tree, known_b.tree)
@@ -130,7 +127,8 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
             of_modules_not_left(names, known, left)
             for names, known, left in zip(lonely, sides, (found.only_a, found.only_b), strict=True)
         ]
-        odd = misshapen(found, *sides, lambda x, y: bool(side_with_parts(first, second, x, y, of_weight=True)))
+        ranks = first.info.world_size, second.info.world_size
+        odd = misshapen(found, *sides, ranks)
     for line in _lines(found, covered, changes, loose, (a, b), (known_a.tree, known_b.tree)):
         click.echo(plain(line, LONGEST_LIST))
     for line in _titled("Numbers that no recorded configuration has", map(str, packing.notes)):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from probe.commands.shared import printed, printed_json
 
 
 @click.command("presets")
@@ -16,12 +16,10 @@ def presets_command(as_json: bool) -> None:
     Example: probe presets
              probe compare a.h5 b.h5 --preset paddlenlp/qwen2-0.5b
     """
-    from rich.console import Console
-
-    from probe.comparison.noise.presets import PRESETS
+    from probe.answer.presets import PRESETS
     from probe.report.acceptance import presets_text
 
     if as_json:
-        click.echo(json.dumps([preset.as_json() for preset in PRESETS.values()], indent=2, ensure_ascii=False))
+        printed_json([preset.as_json() for preset in PRESETS.values()])
     else:
-        Console(highlight=False, soft_wrap=True).print(presets_text(PRESETS.values()), end="")
+        printed(presets_text(PRESETS.values()))

@@ -6,32 +6,30 @@ import sys
 
 import click
 
-from probe.commands.defaults import EXIT, MIN_CONFIDENCE
+from probe.commands import shared
+from probe.defaults import EXIT
 
 
-@click.command("replay", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("replay", context_settings=shared.HELP)
 @click.argument("recording", type=click.Path(), metavar="A")
 @click.option("--model", "factory", required=True, metavar="MODULE:FUNCTION",
               help="Makes B: returns the model, or the model and a dict of what it is called with beside A's tensors.")  # fmt: skip
-@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
-@click.option(
-    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
-)
-@click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
+@shared.MAPPING
+@shared.DIRECTION
+@shared.STRICT
 @click.option("--step", type=int, help="Which of A's steps; default: the first that was recorded.")
 @click.option("--weights", type=click.Choice(["a", "b"]), default="a", show_default=True,
               help="Whose weights the modules have; B's are compared too.")  # fmt: skip
 @click.option("--reference", is_flag=True, help="Run B in float64 too: which side is further from that?")
-@click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
-              help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
+@shared.CONFIDENCE
 @click.option("--keep", type=click.Path(dir_okay=False), metavar="B.h5", help="Keep what was computed, as a recording.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv)."
 )
 @click.option("--top", default=20, show_default=True, help="How many further modules to list.")
-@click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
+@shared.VERBOSE
 def replay_command(
-    recording: str, factory: str, mapping: str | None, map_direction: str | None, strict: bool, step: int | None,
+    recording: str, factory: str, mapping: str | None, direction: str | None, strict: bool, step: int | None,
     weights: str, reference: bool, min_confidence: float, keep: str | None, output: str | None, top: int, verbose: bool,
 ) -> None:  # fmt: skip
     """Run each module of B alone with what A's was given, and name all that are wrong by themselves.
@@ -47,15 +45,12 @@ def replay_command(
 
     style = None if output is None else format_of(output)
     model, inputs = model_of(factory)
-    found = replay(model, recording, mapping, step=step, weights=weights, inputs=inputs, direction=map_direction, strict=strict,
+    found = replay(model, recording, mapping, step=step, weights=weights, inputs=inputs, direction=direction, strict=strict,
                    min_confidence=min_confidence, keep=keep, reference=reference)  # fmt: skip
     if output is None:
-        from rich.console import Console
-
         from probe.report import text
 
-        console = Console(soft_wrap=True, highlight=False)
-        console.print(text.render(found, top, console.width if console.is_terminal else None, verbose=verbose))
+        shared.printed(text.render(found, top, shared.columns(), verbose=verbose))
     else:
         save(found, output, style, top)
         click.echo(

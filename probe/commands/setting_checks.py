@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from probe.commands.defaults import FRAMEWORKS
+from probe.commands import shared
+from probe.defaults import FRAMEWORKS
 from probe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from probe.settings.advising import Environment
     from probe.settings.comparing import Difference
+    from probe.settings.environment import Environment
 
 _VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Everything, not only what changes numbers.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-
-
-def shown(text: Text) -> None:
-    """Print a text, in colours on a terminal."""
-    from rich.console import Console
-
-    text.rstrip()
-    Console(soft_wrap=True, highlight=False).print(text)
-
-
-def columns() -> int | None:
-    """Return the width of the terminal; None where the output goes to none."""
-    from rich.console import Console
-
-    console = Console()
-    return console.width if console.is_terminal or "COLUMNS" in os.environ else None
-
-
-def printed_json(values: dict[str, Any]) -> None:
-    """Print JSON that a terminal only shows."""
-    from probe.report.names import harmless_json
-
-    click.echo(harmless_json(json.dumps(values, indent=2, ensure_ascii=False, default=str)))
 
 
 @click.command("config")
 @click.argument("a")
 @click.argument("b")
 @_VERBOSE
-@_JSON
+@shared.JSON
 def config_command(a: str, b: str, verbose: bool, as_json: bool) -> None:
     """Hold two configurations against each other, whatever code base each of them is for.
 
@@ -71,9 +44,9 @@ def config_command(a: str, b: str, verbose: bool, as_json: bool) -> None:
     sides = held_against(*(resolved(read(path)) for path in (a, b)))
     sides.require_common()
     if as_json:
-        printed_json(report.as_json(sides))
+        shared.printed_json(report.as_json(sides))
     else:
-        shown(report.held(sides, columns(), verbose=verbose))
+        shared.printed(report.held(sides, shared.columns(), verbose=verbose))
     sys.exit(1 if sides.counting else 0)
 
 
@@ -82,7 +55,7 @@ def config_command(a: str, b: str, verbose: bool, as_json: bool) -> None:
 @click.argument("b", type=click.Path(), required=False)
 @click.option("--framework", type=click.Choice(FRAMEWORKS), help="Import it, and look at its switches and devices too.")
 @_VERBOSE
-@_JSON
+@shared.JSON
 def env_command(a: str | None, b: str | None, framework: str | None, verbose: bool, as_json: bool) -> None:
     """Look at this environment, or at those of recordings: what is set, what to set for determinism, what has no effect.
 
@@ -101,17 +74,16 @@ def env_command(a: str | None, b: str | None, framework: str | None, verbose: bo
     found, differences = _environments([each for each in (a, b) if each is not None], framework)
     advices = [advice(each) for each in found]
     if as_json:
-        printed_json(report.as_json(advices, differences))
+        shared.printed_json(report.as_json(advices, differences))
     else:
-        shown(report.rendered(advices, differences, columns(), verbose=verbose))
+        shared.printed(report.rendered(advices, differences, shared.columns(), verbose=verbose))
     sys.exit(1 if any(each.is_wrong for each in advices) or any(each.effect.counts for each in differences) else 0)
 
 
 def _environments(files: list[str], framework: str | None) -> tuple[list[Environment], list[Difference]]:
     """Return the environments of recordings, or of this process, and what differs between two."""
     from probe.settings.comparing import held_against
-    from probe.settings.process import this_process
-    from probe.settings.reading.environments import environment_of
+    from probe.settings.environment import environment_of, this_process
     from probe.settings.resolving import resolved
 
     if not files:

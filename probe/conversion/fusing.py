@@ -89,15 +89,9 @@ def _bundles(matching: Matching, sides: Mapping[str, Structure]) -> Iterator[Wei
             parts = tuple((weight.module, weight.slot) for weight in row if weight is not None)
             if len(parts) == len(row):
                 yield WeightBundle(
-                    bundle.side,
-                    (whole.module, whole.slot),
-                    (parts,),
-                    0,
-                    bundle.groups,
-                    rotary=bundle.rotary,
-                    order=bundle.order,
+                    bundle.side, (whole.module, whole.slot), (parts,), 0, bundle.groups, rotary=bundle.rotary, order=bundle.order,
                     missing=bundle.missing,
-                )
+                )  # fmt: skip
 
 
 def _by_name(structure: Structure) -> dict[int, dict[str, Weight]]:

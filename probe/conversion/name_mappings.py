@@ -14,7 +14,7 @@ from probe.numbers.statistics import dtype_of, is_float
 
 
 def has_name_mappings(mapping: Any) -> bool:
-    """Tell whether a mapping is a class of PaddleNLP, or the list that it returns."""
+    """Return True if a mapping is a class of PaddleNLP, or the list that it returns."""
     return hasattr(mapping, "_get_name_mappings") or (
         isinstance(mapping, (list, tuple)) and bool(mapping) and all(hasattr(m, "source_name") for m in mapping)
     )

@@ -83,14 +83,11 @@ class Move:
         says = [f"part {first.index + 1} of {first.count}"] if first.count > 1 and len(self.parts) == 1 else []
         says += [_split_text(first.cut)] if first.cut is not None else []
         if self.rows > 1 or self.fusion.stacked:
-            says += [f"stack {self.rows}"] + (
-                [f"concat {len(self.parts) // self.rows}"] if len(self.parts) > self.rows else []
-            )
+            says += [f"stack {self.rows}"]
+            says += [f"concat {len(self.parts) // self.rows}"] if len(self.parts) > self.rows else []
         elif len(self.parts) > 1:
             says += [f"concat {len(self.parts)}"]
-        says += [f"in {self.fusion.groups} groups"] if self.fusion.groups > 1 else []
-        says += [f"rows of {self.fusion.rotary} heads to halves"] if self.fusion.rotary else []
-        says += [f"rows of {len(self.fusion.order)} blocks in another order"] if self.fusion.order else []
+        says += _fusion_texts(self.fusion, "halves")
         says += ["transpose"] if was_turned != is_turned else []
         says += ["reshape"] if not says and first.stored.shape != self.target.shape else []
         says += [f"cast to {self.target.dtype}"] if first.stored.dtype != self.target.dtype else []
@@ -102,10 +99,14 @@ def _split_text(cut: Cut) -> str:
     count, length = len(cut.shapes), len(cut.shapes[0])
     says = [f"index {cut.row}"] if cut.fusion.stacked else []
     says += [f"part {cut.column + 1} of {length}"] if length > 1 or not count else []
-    says += [f"in {cut.fusion.groups} groups"] if cut.fusion.groups > 1 else []
-    says += [f"rows of {cut.fusion.rotary} heads to neighbours"] if cut.fusion.rotary else []
-    says += [f"rows of {len(cut.fusion.order)} blocks in another order"] if cut.fusion.order else []
-    return ", ".join(says)
+    return ", ".join([*says, *_fusion_texts(cut.fusion, "neighbours")])
+
+
+def _fusion_texts(fusion: Fusion, to: str) -> list[str]:
+    """Say how parts lie in a tensor."""
+    says = [f"in {fusion.groups} groups"] if fusion.groups > 1 else []
+    says += [f"rows of {fusion.rotary} heads to {to}"] if fusion.rotary else []
+    return [*says, f"rows of {len(fusion.order)} blocks in another order"] if fusion.order else says
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,8 @@ class Plan:
     """what was taken for granted, in words"""
 
     def __repr__(self) -> str:
-        changed = [
-            f"{count} {action}" for action, count in Counter(move.action for move in self.moves).items() if action
-        ]
+        counts = Counter(move.action for move in self.moves).items()
+        changed = [f"{count} {action}" for action, count in counts if action]
         left = [f"{len(self.left_out)} left out"] if self.left_out else []
         return f"<Plan of {len(self.moves)} tensors: {', '.join([*changed, *left]) or 'all as they are'}>"
 
@@ -214,7 +214,7 @@ def _turned_classes(
 
 
 def _is_known(sides: Sides, weight: Weight) -> bool:
-    """Tell whether both classes that hold a weight are known, or none: names alone tell nothing of classes."""
+    """Return True if both classes that hold a weight are known, or none: names alone tell nothing of classes."""
     here = sides.partner.get(weight.module)
     kinds = (
         (sides.source.framework, () if here is None else sides.source.kinds[here]),
@@ -241,19 +241,17 @@ class Sides:
     """modules of the source, and of the target, that the mapping leaves out"""
 
     def is_left_out(self, weight: Weight) -> bool:
-        """Tell whether a weight of the target is one of those."""
+        """Return True if a weight of the target is one of those."""
         return weight.module in self.left_out[1]
 
 
 def matched(source: Structure, target: Structure, mapping: LayerMapping, direction: Direction | None = None) -> Sides:
     """Find out which weights of two models correspond."""
 
-    def nothing_known(_: int) -> frozenset[object]:
+    def unknown(_: int) -> frozenset[object]:
         return frozenset()
 
-    return sides_of(
-        match(known(source), known(target), mapping, nothing_known, nothing_known, direction), source, target
-    )
+    return sides_of(match(known(source), known(target), mapping, unknown, unknown, direction), source, target)
 
 
 def sides_of(found: Matching, source: Structure, target: Structure) -> Sides:
@@ -306,34 +304,21 @@ class _Finder:
             for column, part in enumerate(parts)
         }
 
-    def is_fused(self, weight: Weight) -> bool:
-        """Tell whether a mapping says one to many of a weight of the target."""
-        place = weight.module, weight.slot
-        return place in self._wholes or place in self._splits
-
     def made_of(self, weight: Weight) -> tuple[Fused | None, tuple[Part, ...] | None]:
-        """Return what a weight of the target is made of by a mapping, and its parts, None when one is missing."""
-        made = self.fused_of(weight)
-        if made is not None:
-            return made, made.parts
-        return None, None if self.is_fused(weight) else self.parts_of(weight)
-
-    def fused_of(self, weight: Weight) -> Fused | None:
-        """Return what a weight of the target is made of where a mapping says one to many; None when it does not."""
-        place = weight.module, weight.slot
+        """Return what a weight of the target is made of where a mapping says one to many, and its parts, None when one is missing."""
+        place, made = (weight.module, weight.slot), None
         if place in self._wholes:
             found = self._wholes[place]
             parts = [[self._stored(part) for part in row] for row in found.parts]
-            return (
-                None
-                if any(part is None for row in parts for part in row)
-                else _put_together(weight, parts, found.fusion)
-            )
-        if place in self._splits:
+            if not any(part is None for row in parts for part in row):
+                made = _put_together(weight, parts, found.fusion)
+        elif place in self._splits:
             found, row, column = self._splits[place]
             whole = self._stored(found.whole)
-            return None if whole is None else _cut_out(weight, whole, found, row, column)
-        return None
+            made = None if whole is None else _cut_out(weight, whole, found, row, column)
+        else:
+            return None, self.parts_of(weight)
+        return made, None if made is None else made.parts
 
     def _stored(self, weight: Weight) -> Part | None:
         """Return a weight of the source as the state has it."""
@@ -414,7 +399,7 @@ class _Finder:
         return names[::-1]
 
     def may_go(self, name: str) -> bool:
-        """Tell whether the target can do without a tensor: BatchNorm's count of batches, what is in no checkpoint."""
+        """Return True if the target can do without a tensor: BatchNorm's count of batches, what is in no checkpoint."""
         slot = name.rpartition(".")[2]
         known = [weight for weight in self.source.weights if name in weight.names]
         return any(
@@ -472,7 +457,7 @@ def _misshapen(weight: Weight, parts: Sequence[Part]) -> str:
 
 
 def is_allowed(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Tell whether one of the names is one of the patterns, or fits one."""
+    """Return True if one of the names is one of the patterns, or fits one."""
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 

@@ -151,47 +151,40 @@ def imagined(
     """
     _check_written_from(known, mapping)
     _check_needs_one(known, mapping)
-    modules = [ModuleInfo("", "", -1)]
-    by_path = {"": 0}
-    kinds: list[tuple[str, ...]] = [()]
-    partner: dict[int, int] = {}
-    for index, path in enumerate(_renamed(known.tree, mapping)):
-        place = _placed(path, modules, by_path, kinds)
-        kinds[place] = (counterpart(known.framework, known.kinds[index], framework, by_paconvert),)
-        partner[index] = place
-    there = _Imagined(known, framework, modules, by_path, kinds, partner)
-    for weight in known.weights:
-        if weight.slot != COUNTER:
-            there.add(weight)
+    there = _Imagined(known, framework, mapping, by_paconvert)
     renamed = [
-        ModuleInfo(module.path, kinds[i][0].rpartition(".")[2] if kinds[i] else "", module.parent)
-        for i, module in enumerate(modules)
+        ModuleInfo(module.path, kinds[0].rpartition(".")[2] if kinds else "", module.parent)
+        for module, kinds in zip(there.modules, there.kinds, strict=True)
     ]
-    return Structure(framework, Tree(renamed), kinds, there.weights), partner
-
-
-def _placed(path: str, modules: list[ModuleInfo], by_path: dict[str, int], kinds: list[tuple[str, ...]]) -> int:
-    """Return the module at a path, made with all that it stands in where it is not there yet."""
-    if path not in by_path:
-        parent = _placed(_parent(path), modules, by_path, kinds)
-        by_path[path] = len(modules)
-        modules.append(ModuleInfo(path, "", parent))
-        kinds.append(())
-    return by_path[path]
+    return Structure(framework, Tree(renamed), there.kinds, there.weights), there.partner
 
 
 class _Imagined:
-    """The weights of the other framework's model, as they are put together."""
+    """The other framework's model, as it is put together."""
 
-    def __init__(
-        self, known: Structure, framework: str, modules: list[ModuleInfo], by_path: dict[str, int],
-        kinds: list[tuple[str, ...]], partner: dict[int, int],
-    ) -> None:  # fmt: skip
-        self.known, self.framework, self.partner = known, framework, partner
-        self.modules, self.by_path, self.kinds = modules, by_path, kinds
+    def __init__(self, known: Structure, framework: str, mapping: LayerMapping, by_paconvert: bool) -> None:
+        self.known, self.framework = known, framework
+        self.modules, self.by_path = [ModuleInfo("", "", -1)], {"": 0}
+        self.kinds: list[tuple[str, ...]] = [()]
+        self.partner: dict[int, int] = {}
         self.weights: list[Weight] = []
+        for index, path in enumerate(_renamed(known.tree, mapping)):
+            place = self.partner[index] = self._placed(path)
+            self.kinds[place] = (counterpart(known.framework, known.kinds[index], framework, by_paconvert),)
+        for weight in known.weights:
+            if weight.slot != COUNTER:
+                self._add(weight)
 
-    def add(self, weight: Weight) -> None:
+    def _placed(self, path: str) -> int:
+        """Return the module at a path, made with all that it stands in where it is not there yet."""
+        if path not in self.by_path:
+            parent = self._placed(_parent(path))
+            self.by_path[path] = len(self.modules)
+            self.modules.append(ModuleInfo(path, "", parent))
+            self.kinds.append(())
+        return self.by_path[path]
+
+    def _add(self, weight: Weight) -> None:
         """Append what takes the place of a weight."""
         known = self.known
         attention = known.tree.modules[weight.module].parent
@@ -208,7 +201,7 @@ class _Imagined:
             self._add_single(weight)
 
     def _is_packed(self, module: int) -> bool:
-        """Tell whether the counterpart of a module is an attention that packs what its children hold here."""
+        """Return True if the counterpart of a module is an attention that packs what its children hold here."""
         return bool(unpacked(self.framework, self.kinds[self.partner[module]], "in_proj_weight"))
 
     def _add_unpacked(self, place: int, weight: Weight, parts: tuple[str, ...]) -> None:
@@ -217,7 +210,7 @@ class _Imagined:
         for part in parts:
             path, _, canonical = part.rpartition(".")
             base = self.modules[place].path
-            child = _placed(f"{base}.{path}" if base else path, self.modules, self.by_path, self.kinds)
+            child = self._placed(f"{base}.{path}" if base else path)
             self.kinds[child] = (linear,)
             slot, layout = stored_as(self.framework, linear, canonical)
             self._append(child, slot, shape, layout)
@@ -275,7 +268,7 @@ def stored_shape(canonical: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
 
 
 def _is_inside_recurrent(known: Structure, module: int) -> bool:
-    """Tell whether a module is a cell of an LSTM or GRU, which lists the parameters under names of its own too."""
+    """Return True if a module is a cell of an LSTM or GRU, which lists the parameters under names of its own too."""
     parent = known.tree.modules[module].parent
     while parent >= 0:
         if any(name.rpartition(".")[2] in RECURRENT for name in known.kinds[parent]):

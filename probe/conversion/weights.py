@@ -15,10 +15,10 @@ import numpy as np
 from probe.adapters.base import adapters_in_use
 from probe.checkpoints import SUFFIXES, Checkpoint, Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.writing import write_file
-from probe.commands.defaults import FRAMEWORKS
 from probe.conversion.name_mappings import has_name_mappings, planned_by_names
 from probe.conversion.plan import Move, Part, Plan, both_structures, planned
 from probe.conversion.structure import Structure, structure_of
+from probe.defaults import FRAMEWORKS
 from probe.errors import ConversionError
 from probe.mapping import load_mapping
 from probe.matching import Direction
@@ -257,7 +257,7 @@ def _default_target(source: Path, checkpoint: Checkpoint, to: str) -> Path:
 
 
 def _becomes_folder(source: Path, goal: Path, checkpoint: Checkpoint) -> bool:
-    """Tell whether a folder is written: for shards, and for a folder, unless the target is called as a file of weights is."""
+    """Return True if a folder is written: for shards, and for a folder, unless the target is called as a file of weights is."""
     is_file = goal.suffix in SUFFIXES.values()
     if len(checkpoint.files) > 1 and is_file:
         raise ConversionError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from probe.comparison.coverage.guards import grouped
-from probe.comparison.steps.common_steps import Shift
+from probe.answer.shift import Shift
 from probe.curve_comparison.norms import LocalNorms
 from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.parameters import SettingDifference
@@ -17,9 +17,8 @@ from probe.curve_comparison.reading.series import RunCurves, Series
 from probe.curve_comparison.result import Finding, SeriesResult
 from probe.curve_comparison.signs import FEWEST, Sign
 from probe.curve_comparison.tolerance import decides
+from probe.notes import Note, note
 
-_ASK = "give further runs of A (--noise), or compare more steps"
-_MOST_NAMED = 6
 _BETTER = 4
 """a shift of the steps is asked about when the mean difference is this many times smaller with it"""
 _FEWEST_TO_SHIFT = 4
@@ -41,36 +40,47 @@ class Guards:
 
     def __init__(self, a: RunCurves, b: RunCurves, shift: Shift, is_chosen: bool) -> None:
         self.a, self.b, self.shift, self.is_chosen = a, b, shift, is_chosen
-        self.warnings: list[str] = [f"{side}: {text}" for side, run in (("A", a), ("B", b)) for text in run.notes]
-        self.doubts: list[str] = []
+        self.notes: list[Note] = []
+        self.doubts: list[Note] = []
         self.is_worthless = False
         """nothing that was found says anything"""
         self.blocks_standard = False
+        self._pass_on("A", a)
+        self._pass_on("B", b)
         if _are_the_same(a, b):
             self.is_worthless = True
-            self._doubt("A and B are the same run: it was compared with itself")
+            self._doubt("curves-of-one-run")
 
-    def _doubt(self, text: str) -> None:
-        self.warnings.append(text)
-        self.doubts.append(text)
+    def note(self, code: str, **facts: Any) -> None:
+        """Note what is to be known of the comparison."""
+        self.notes.append(note(code, **facts))
+
+    def _doubt(self, code: str, **facts: Any) -> None:
+        self.note(code, **facts)
+        self.doubts.append(self.notes[-1])
+
+    def _pass_on(self, whose: str, run: RunCurves) -> None:
+        """Note what reading a run gave cause to say."""
+        for said in run.notes:
+            self.note("curves-of-one-side", whose=whose, said=said)
 
     def usable(self, further: list[RunCurves]) -> list[RunCurves]:
         """Return the further runs of A that say something about its noise."""
         found = []
         for run in further:
+            steps_of_a = (
+                decides(name) and len(np.intersect1d(run.series[name].steps, self.a.series[name].steps))
+                for name in run.series.keys() & self.a.series.keys()
+            )
             if _are_the_same(run, self.b):
-                self._doubt(f"{_file(run)}, given as a further run of A, is B itself: it is not used")
+                self._doubt("further-run-is-b", file=_file(run))
             elif _are_the_same(run, self.a) or _is_bit_equal(run, self.a):
-                self.warnings.append(
-                    f"{_file(run)} is bit-equal to A and says nothing about its noise: repeat the baseline with determinism "
-                    "off, or with other kernels"
-                )
-            elif not any(decides(name) and len(np.intersect1d(run.series[name].steps, self.a.series[name].steps))
-                         for name in run.series.keys() & self.a.series.keys()):  # fmt: skip
-                self.warnings.append(f"{_file(run)} has no curve with steps of A: it is not used")
+                self.note("further-run-is-a", file=_file(run))
+            elif not any(steps_of_a):
+                self.note("further-run-of-other-steps", file=_file(run))
             else:
                 found.append(run)
-                self.warnings += [f"{_file(run)}: {text}" for text in run.notes]
+                self._pass_on(_file(run), run)
         return found
 
     def only_on_one_side(self, a: Mapping[str, Series], b: Mapping[str, Series]) -> None:
@@ -78,7 +88,7 @@ class Guards:
         for side, mine, theirs in (("A", a, b), ("B", b, a)):
             alone = [name for name in mine if name not in theirs]
             if alone:
-                self.warnings.append(f"curves only in {side}: {grouped(alone, _MOST_NAMED)}")
+                self.note("curves-alone", side=side, names=tuple(alone))
 
     def judge(
         self, series: list[SeriesResult], norms: LocalNorms, settings: Iterable[SettingDifference], found: list[Finding],
@@ -87,66 +97,51 @@ class Guards:
         """Look at what was compared."""
         deciding = [each for each in series if each.decides]
         if not deciding:
-            self._doubt(
-                "no loss, gradient norm or learning rate on both sides: nothing decides (--only NAME chooses others)"
-            )
+            self._doubt("nothing-decides")
         elif not any(len(each.pair) for each in deciding):
-            self._doubt(f"no step in common: A has {_range(self.a)}, B has {_range(self.b)}; --steps A:B pairs others")
+            self._doubt("no-common-steps", a=_range(self.a), b=_range(self.b))
         elif not self.is_chosen and not any(each.name == LOSS for each in deciding):
-            self._doubt("no loss on both sides: give it to probe.step(loss=...), or log it")
+            self._doubt("no-loss")
         self.blocks_standard = bool(self.doubts)
         for each in deciding:
             self._look_at(each)
         if unsure := [each for each in norms.results if each.is_unsure]:
             worst = max(unsure, key=lambda each: each.worst)
-            self._doubt(
-                f"gradient norms of {len(unsure)} of {len(norms.results)} parameters fluctuate about A's from the first steps on "
-                f"(up to {worst.worst:.0%}, {worst.name_a}): {_ASK}"
-            )
+            facts = {"count": len(unsure), "total": len(norms.results), "worst": worst.worst, "name": worst.name_a}
+            self._doubt("norms-fluctuate", **facts)
         self._shifted()
         if not found:
             for setting in settings:
-                self._doubt(f"set differently, which does not show yet: {setting}")
-        elif not any(str(setting) in finding.hint for setting in settings for finding in found):
-            self.warnings += [f"set differently: {setting}" for setting in settings]
+                self._doubt("set-differently-unseen", setting=setting.note)
+        elif not any(setting.note in finding.look_at for setting in settings for finding in found):
+            for setting in settings:
+                self.note("set-differently", setting=setting.note)
         for side, names in (("A", norms.only_a), ("B", norms.only_b)):
             if names:
-                self.warnings.append(f"gradient norms only in {side}: {grouped(names, _MOST_NAMED)}")
+                self.note("norms-alone", side=side, names=names)
         if norms.only_a and norms.only_b and not is_mapped:
-            self.warnings.append(
-                "gradient norms are paired by the names of parameters; where these are others on the two sides, give a layer mapping "
-                "with -lm (probe map suggest drafts one)"
-            )
+            self.note("norms-by-names")
 
     def _look_at(self, each: SeriesResult) -> None:
         pair = each.pair
         if each.name == LOSS and (pair.only_a or pair.only_b):
-            parts = [f"{count} only in {side}" for side, count in (("A", pair.only_a), ("B", pair.only_b)) if count]
-            self.warnings.append(f"steps not compared: {', '.join(parts)}")
+            self.note("curve-steps-not-compared", a=pair.only_a, b=pair.only_b)
         both = ~np.isfinite(pair.a) & ~np.isfinite(pair.b)
         if both.any():
-            self._doubt(f"{each.name} is not finite on both sides at step {int(pair.steps[both.argmax()])}")
+            self._doubt("not-finite-on-both-sides", name=each.name, step=int(pair.steps[both.argmax()]))
         if each.metric is not None:
             return
-        if each.sign.sign is Sign.SHORT and len(pair):
-            self._doubt(
-                f"{each.name}: {each.sign.steps} {'step is' if each.sign.steps == 1 else 'steps are'} too few to tell an offset of {each.sign.offset:+.2g} from noise"
-            )
-
-        if each.band.unsure is not None and each.sign.sign not in (Sign.SHORT, Sign.UNCLEAR):
+        sign = each.sign
+        if sign.sign is Sign.SHORT and len(pair):
+            self._doubt("offset-in-few-steps", name=each.name, steps=sign.steps, offset=sign.offset)
+        if each.band.unsure is not None and sign.sign not in (Sign.SHORT, Sign.UNCLEAR):
             at = int(each.band.unsure)
-            where = f"at step {int(pair.steps[at])} by {pair.difference[at]:+.2g}"
-            self._doubt(
-                f"{each.name}: {len(pair)} steps are too few to tell a difference ({where}) from noise: {_ASK}"
-                if each.sign.steps < FEWEST
-                else f"{each.name}: differences fluctuate about 0 ({where}), without trend or offset; only runs of A tell "
-                f"whether that is its noise: {_ASK}"
-            )
-        elif each.sign.sign is Sign.UNCLEAR:
-            self._doubt(
-                f"{each.name}: B − A is {each.sign.offset:+.2g} on average from step {int(pair.steps[each.sign.first])} on, which may be "
-                f"noise that changes slowly: {_ASK}"
-            )
+            code = "difference-in-few-steps" if sign.steps < FEWEST else "curve-fluctuates"
+            facts = {"step": int(pair.steps[at]), "apart": float(pair.difference[at])}
+            self._doubt(code, name=each.name, steps=len(pair), **facts)
+        elif sign.sign is Sign.UNCLEAR:
+            facts = {"step": int(pair.steps[sign.first]), "offset": sign.offset}
+            self._doubt("curve-offset-or-noise", name=each.name, **facts)
 
     def _shifted(self) -> None:
         """Ask whether one side counts from 1, where the losses then agree far better."""
@@ -164,14 +159,11 @@ class Guards:
         if not len(with_shift) or (len(without) and without.mean() <= _BETTER * with_shift.mean()):
             return
         self.is_worthless = True
-        self._doubt(
-            f"the losses fit far better when step {int(a.steps[0])} of A is step {int(b.steps[0])} of B: "
-            f"--steps {int(a.steps[0])}:{int(b.steps[0])} pairs them so"
-        )
+        self._doubt("steps-shifted", a=int(a.steps[0]), b=int(b.steps[0]))
 
 
 def _are_the_same(x: RunCurves, y: RunCurves) -> bool:
-    """Tell whether two files are one run: by the id of a recording, else byte by byte."""
+    """Return True if two files are one run: by the id of a recording, else byte by byte."""
     if x.model is not None and y.model is not None:
         return x.model.run_id == y.model.run_id
     files = Path(x.path), Path(y.path)
@@ -187,7 +179,7 @@ def _are_the_same(x: RunCurves, y: RunCurves) -> bool:
 
 
 def _is_bit_equal(x: RunCurves, y: RunCurves) -> bool:
-    """Tell whether all curves that decide are the same numbers in both, at the steps that both have."""
+    """Return True if all curves that decide are the same numbers in both, at the steps that both have."""
     names = [name for name in x.series.keys() & y.series.keys() if decides(name)]
     pairs = [pair(x.series[name], y.series[name], [], Shift()) for name in names]
     return any(map(len, pairs)) and all(np.array_equal(each.a, each.b, equal_nan=True) for each in pairs)

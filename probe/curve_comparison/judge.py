@@ -10,32 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.result import Divergence, Verdict
-from probe.comparison.steps.common_steps import Shift
+from probe.answer.result import Divergence, Verdict
+from probe.answer.shift import Shift
 from probe.curve_comparison import findings
 from probe.curve_comparison.band import Band, band_of, band_of_metric
 from probe.curve_comparison.guards import Guards
 from probe.curve_comparison.jump import batches_of, jump
 from probe.curve_comparison.norms import LocalNorms, combined, judge_norms
-from probe.curve_comparison.offsets import judge_offset
 from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.parameters import Counterpart, counterparts, direction_named, setting_differences
 from probe.curve_comparison.reading.files import read_curves
 from probe.curve_comparison.reading.names import LOSS, is_of_the_machine
 from probe.curve_comparison.reading.series import RunCurves
 from probe.curve_comparison.result import CurveComparison, Finding, FindingKind, SeriesResult
+from probe.curve_comparison.signs import judge_offset
 from probe.curve_comparison.standard import StandardVerdict, judge_standard
-from probe.curve_comparison.tolerance import (
-    LEAST_16_BIT,
-    LOCAL_NORM,
-    MetricLimit,
-    decides,
-    metric_limits,
-    tolerance_of,
-)
+from probe.curve_comparison.tolerance import LEAST_16_BIT, LOCAL_NORM, MetricLimit, decides, metric_limits, tolerance_of
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction
+from probe.notes import note
 from probe.records import DirectionName
 
 BUILT_IN = "built-in limits, and what the steps before show"
@@ -129,7 +123,7 @@ class _Judge:
         divergence, advice = place(found) if verdict is Verdict.DIVERGED else (None, "")
         return CurveComparison(
             verdict, tuple(found), tuple(series), norms, verdict_by_standard, settings, self._noise(),
-            tuple(dict.fromkeys(self.guards.warnings)), tuple(dict.fromkeys(self.guards.doubts)), by_standard, self.a.path,
+            tuple(dict.fromkeys(self.guards.notes)), tuple(dict.fromkeys(self.guards.doubts)), by_standard, self.a.path,
             self.b.path, self.a.kind, self.b.kind, tuple(run.path for run in self.further), divergence, advice,
             batches_of(self.a, self.b, found, self.shift),
         )  # fmt: skip
@@ -149,7 +143,7 @@ class _Judge:
             return [name for name in both if any(name == each or fnmatchcase(name, each) for each in patterns)]
         left = sorted(name for name in both if is_of_the_machine(name) and name not in self.metrics)
         if left:
-            self.guards.warnings.append(f"not compared, being about the machine: {', '.join(left)}")
+            self.guards.note("curves-of-the-machine", names=left)
         kept = [name for name in both if name not in left]
         return sorted(kept, key=lambda name: (not decides(name) and name not in self.metrics, name != LOSS, name))
 
@@ -171,7 +165,7 @@ class _Judge:
             return [Counterpart((name,), (name,)) for name in self.a.norms if name in self.b.norms]
         self.is_mapped = bool(mapping.sections)
         names, said = counterparts(self.a.model, self.b.model, mapping, direction)
-        self.guards.warnings += said
+        self.guards.notes += said
         return names
 
     def _norms(self, names: list[Counterpart]) -> LocalNorms:
@@ -199,9 +193,9 @@ class _Judge:
         norm = next((by_name[name] for name in findings.TOTALS if name in by_name and len(by_name[name].pair)), None)
         found = []
         if loss is not None and loss.is_biased:
-            found.append(f"the loss is biased: B − A is {loss.sign.offset:+.2g} on average")
+            found.append(note("standard-loss-biased", offset=loss.sign.offset))
         if loss is not None and (np.isfinite(loss.pair.a) & ~np.isfinite(loss.pair.b)).any():
-            found.append("the loss is finite in A and not in B")
+            found.append(note("standard-loss-not-finite"))
         return judge_standard(loss and loss.pair, norm and norm.pair, found)
 
     def _verdict(self, found: list[Finding], standard: StandardVerdict, by_standard: bool) -> Verdict:

@@ -6,9 +6,9 @@ from collections.abc import Mapping as Sections
 from pathlib import Path
 from typing import Any
 
-from probe.comparison.result import Divergence
-from probe.comparison.run import compare
-from probe.comparison.steps.common_steps import Shift
+from probe.answer.result import Divergence
+from probe.answer.shift import Shift
+from probe.comparing import compare
 from probe.curve_comparison.reading.series import Given, RunCurves
 from probe.curve_comparison.result import Batches, Finding, FindingKind, Sample
 from probe.errors import ProbeError

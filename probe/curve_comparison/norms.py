@@ -13,16 +13,7 @@ from probe.curve_comparison.band import first_sustained, history_of
 from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.reading.series import Series
 from probe.curve_comparison.signs import judge_signs
-from probe.curve_comparison.tolerance import (
-    GAIN,
-    HISTORY,
-    LOCAL_NORM,
-    OUTLYING,
-    SEEN,
-    VANISHING,
-    WARM_UP,
-    WIDENED,
-)
+from probe.curve_comparison.tolerance import GAIN, HISTORY, LOCAL_NORM, OUTLYING, SEEN, VANISHING, WARM_UP, WIDENED
 
 FEWEST = 4
 """parameters; among fewer, none can stand out"""
@@ -55,7 +46,7 @@ class NormResult:
 
     @property
     def is_out(self) -> bool:
-        """Tell whether it left the band."""
+        """Whether it left the band."""
         return self.first_out is not None
 
 
@@ -78,7 +69,7 @@ class LocalNorms:
 
     @property
     def is_about_all(self) -> bool:
-        """Tell whether more than half of the parameters leave in the same step."""
+        """Whether more than half of the parameters leave in the same step."""
         return len(self.first) > _MOST_ALONE * len(self.results)
 
 

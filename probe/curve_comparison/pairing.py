@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.steps.common_steps import Shift
+from probe.answer.shift import Shift
 from probe.curve_comparison.reading.series import Series
 
 _HALF = 0.5001

@@ -10,6 +10,7 @@ from probe.errors import ConfigError
 from probe.mapping import LayerMapping
 from probe.matching import Direction, Matching, Place, View, match
 from probe.matching.known import Known
+from probe.notes import Note, note
 from probe.records import ParameterInfo
 from probe.structure.tree import Tree
 
@@ -34,13 +35,15 @@ class SettingDifference:
     which: str = ""
     """what they have in common, in words"""
 
+    @property
+    def note(self) -> Note:
+        """The difference as a note."""
+        count = len(self.parameters)
+        return note("curve-setting", setting=self.setting, a=self.a, b=self.b, step=self.step, count=count,
+                    total=self.total, which=self.which)  # fmt: skip
+
     def __str__(self) -> str:
-        if len(self.parameters) == self.total:
-            whose = "every parameter"
-        else:
-            whose = f"{len(self.parameters)} of {self.total} parameters"
-        which = f" ({self.which})" if self.which else ""
-        return f"{self.setting} of {whose}{which} is {self.a} in A and {self.b} in B from step {self.step} on"
+        return str(self.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def direction_named(name: str | None) -> Direction | None:
 
 def counterparts(
     a: RecordedModel, b: RecordedModel, mapping: LayerMapping, direction: Direction | None
-) -> tuple[list[Counterpart], list[str]]:
+) -> tuple[list[Counterpart], tuple[Note, ...]]:
     """Return which parameters of B those of A are, and what the mapping has to say."""
     known = [Known(Tree(model.modules), model.parameters) for model in (a, b)]
 
@@ -95,7 +98,7 @@ def counterparts(
                 mine, theirs = places["A"][name], places["B"][partner]
                 if mine not in taken["A"] and theirs not in taken["B"]:
                     found.append(Counterpart((mine,), (theirs,)))
-    return found, list(matching.warnings)
+    return found, matching.notes
 
 
 def _with_groups(matching: Matching, a: RecordedModel, b: RecordedModel) -> Matching:

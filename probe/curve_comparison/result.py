@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.comparison.result import Divergence, Judged, Verdict
+from probe.answer.result import Divergence, Judged, Verdict
 from probe.curve_comparison.band import Band
-from probe.curve_comparison.norms import LocalNorms, NormResult
+from probe.curve_comparison.norms import LocalNorms
 from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.parameters import SettingDifference
 from probe.curve_comparison.signs import Sign, SignJudgement
-from probe.curve_comparison.standard import Criterion, StandardVerdict
+from probe.curve_comparison.standard import StandardVerdict
 from probe.curve_comparison.tolerance import MetricLimit
+from probe.notes import Note, named, plain
 
 SCHEMA = 1
 QUARTERS = 4
@@ -49,14 +50,25 @@ class Finding:
     """number in A"""
     series: str
     """name of the curve, or of the parameter"""
-    text: str
-    hint: str = ""
+    said: Note
+    look_at: tuple[Note, ...] = ()
+    """what may be the cause"""
     is_sudden: bool = True
     """it began in this step, and did not grow there"""
 
+    @property
+    def text(self) -> str:
+        """The finding in words."""
+        return str(self.said)
+
+    @property
+    def hint(self) -> str:
+        """What to look at, in words."""
+        return "; ".join(map(str, self.look_at))
+
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
-        return {"kind": self.kind.value, "step": self.step, "series": self.series, "text": self.text, "hint": self.hint}
+        return named(self, "kind", "step", "series", "text", "hint")
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,7 @@ class SeriesResult:
 
     @property
     def is_biased(self) -> bool:
-        """Tell whether there is a steady offset."""
+        """Whether there is a steady offset."""
         return self.metric is None and self.sign.sign is Sign.BIASED
 
     @property
@@ -108,7 +120,7 @@ class SeriesResult:
 
     @property
     def drifts_late(self) -> bool:
-        """Tell whether the difference of the last quarter is several times that of the first."""
+        """Whether the difference of the last quarter is several times that of the first."""
         parts = self.quarters
         return len(self.pair) >= _SHORTEST_DRIFT and abs(parts[-1]) > 4 * abs(parts[0]) and self.is_biased
 
@@ -137,17 +149,13 @@ class SeriesResult:
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
-        sign = self.sign
+        pair = self.pair
+        worst = (int(pair.steps[self.worst]), float(pair.difference[self.worst])) if len(pair) else (None, None)
         return {
-            "name": self.name, "decides": self.decides, "steps": len(self.pair), "only_a": self.pair.only_a,
-            "only_b": self.pair.only_b, "judgement": self.judgement, "first_out": self.first_out,
-            "steps_out": self.steps_out, "metric": None if self.metric is None else str(self.metric),
-            "worst_at": int(self.pair.steps[self.worst]) if len(self.pair) else None,
-            "worst": finite(float(self.pair.difference[self.worst])) if len(self.pair) else None,
-            "mean_absolute": finite(self.mean_absolute), "mean_relative": finite(self.mean_relative),
-            "quarters": [finite(value) for value in self.quarters],
-            "sign": {"judgement": sign.sign.value, "offset": finite(sign.offset), "share": finite(sign.share),
-                     "p_value": finite(sign.p_value), "runs_z": finite(sign.runs_z), "steps": sign.steps},
+            **named(self, "name", "decides"), "steps": len(pair), **named(pair, "only_a", "only_b"),
+            **named(self, "judgement", "first_out", "steps_out"), "metric": None if self.metric is None else str(self.metric),
+            "worst_at": worst[0], "worst": plain(worst[1]), **named(self, "mean_absolute", "mean_relative", "quarters"),
+            "sign": {"judgement": self.sign.sign.value, **named(self.sign, "offset", "share", "p_value", "runs_z", "steps")},
         }  # fmt: skip
 
 
@@ -177,20 +185,6 @@ class Batches:
     samples: tuple[Sample, ...]
     """of the step in which the runs part, where ids were recorded"""
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields by their names in JSON."""
-        samples = [
-            {"side": each.side, "name": each.name, "shape": list(each.shape), "rows": [list(row) for row in each.rows]}
-            for each in self.samples
-        ]
-        return {
-            "steps": self.steps,
-            "first": self.first,
-            "names": list(self.names),
-            "moved": self.moved,
-            "samples": samples,
-        }
-
 
 @dataclass(frozen=True)
 class CurveComparison(Judged):
@@ -205,9 +199,10 @@ class CurveComparison(Judged):
     settings: tuple[SettingDifference, ...]
     noise: str
     """how it was told what is noise"""
-    warnings: tuple[str, ...]
-    doubts: tuple[str, ...]
-    """those of the warnings for which the verdict cannot be aligned"""
+    notes: tuple[Note, ...]
+    """what is to be known of the comparison"""
+    doubtful: tuple[Note, ...]
+    """those of the notes for which the verdict cannot be aligned"""
     by_standard: bool = False
     """the migration standard decided"""
     path_a: str = ""
@@ -224,13 +219,23 @@ class CurveComparison(Judged):
     """None where no step of both sides has its batch"""
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes in words."""
+        return tuple(map(str, self.notes))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """In words, for what the verdict cannot be aligned."""
+        return tuple(map(str, self.doubtful))
+
+    @property
     def first_step(self) -> int | None:
         """Number, in A, of the step in which the runs part."""
         return self.findings[0].step if self.findings else None
 
     def __str__(self) -> str:
         """Return the report as plain text."""
-        from probe.curve_comparison.showing.text import render
+        from probe.report.curves.text import render
 
         return render(self).plain
 
@@ -254,63 +259,40 @@ class CurveComparison(Judged):
 
     def plot(self, path: str | Path | None = None) -> np.ndarray:
         """Draw the curves, in a notebook or into a PNG or SVG file (needs matplotlib); return the matplotlib Axes."""
-        from probe.curve_comparison.showing.plot import draw
+        from probe.report.curves.plot import draw
 
         return draw(self, path)
 
     def _repr_html_(self) -> str:
-        from probe.curve_comparison.showing.notebook import of_curves
+        from probe.report.curves.notebook import of_curves
 
         return of_curves(self)
 
     def as_json(self) -> dict[str, object]:
         """Return the answer by the names that ``--format json`` uses."""
         return {
-            "schema": SCHEMA, "verdict": self.verdict.value, "by_standard": self.by_standard,
-            "first_step": self.first_step, "findings": [each.as_json() for each in self.findings],
-            "series": [each.as_json() for each in self.series], "norms": _norms_json(self.norms),
-            "standard": _standard_json(self.standard),
-            "settings": [_setting_json(each) for each in self.settings], "noise": self.noise,
-            "first_divergence": None if self.divergence is None else self.divergence.as_json(), "advice": self.advice, "batches": None if self.batches is None else self.batches.as_json(),
-            "warnings": list(self.warnings), "doubts": list(self.doubts),
+            "schema": SCHEMA, **named(self, "verdict", "by_standard", "first_step", "findings", "series"),
+            "norms": _norms_json(self.norms), "standard": _standard_json(self.standard), **named(self, "settings", "noise"),
+            "first_divergence": plain(self.divergence), **named(self, "advice", "batches", "warnings", "doubts"),
             "a": {"path": self.path_a, "kind": self.kind_a}, "b": {"path": self.path_b, "kind": self.kind_b},
-            "further": list(self.further),
+            **named(self, "further"),
         }  # fmt: skip
 
 
-def finite(value: float) -> float | None:
-    """Return a number, or None (JSON's null) where it is NaN or infinite."""
-    return value if math.isfinite(value) else None
+_NORM_JSON = {"a": "name_a", "b": "name_b", "steps": "steps", "first_out": "first_out", "worst_relative": "worst",
+              "worst_at": "worst_at", "mean_relative": "mean", "norm_a": "a", "norm_b": "b", "limit": "limit"}  # fmt: skip
+"""by the names of JSON: those of `NormResult`"""
 
 
 def _norms_json(norms: LocalNorms) -> dict[str, object]:
-    return {
-        "first": [each.name_a for each in norms.first], "only_a": list(norms.only_a), "only_b": list(norms.only_b),
-        "parameters": [_norm_json(each) for each in norms.results],
-    }  # fmt: skip
-
-
-def _norm_json(each: NormResult) -> dict[str, object]:
-    return {
-        "a": each.name_a, "b": each.name_b, "steps": each.steps, "first_out": each.first_out,
-        "worst_relative": finite(each.worst), "worst_at": each.worst_at, "mean_relative": finite(each.mean),
-        "norm_a": finite(each.a), "norm_b": finite(each.b), "limit": finite(each.limit),
-    }  # fmt: skip
+    rows = [{name: plain(getattr(each, own)) for name, own in _NORM_JSON.items()} for each in norms.results]
+    return {"first": [each.name_a for each in norms.first], **named(norms, "only_a", "only_b"), "parameters": rows}
 
 
 def _standard_json(standard: StandardVerdict) -> dict[str, object]:
-    return {
-        "verdict": standard.verdict.value, "steps": standard.steps, "repeats": standard.repeats,
-        "convergence": finite(standard.convergence), "failed": list(standard.failed), "missing": list(standard.missing),
-        "rests_on": list(standard.rests_on), "criteria": [_criterion_json(each) for each in standard.criteria],
-    }  # fmt: skip
-
-
-def _criterion_json(each: Criterion) -> dict[str, object]:
-    return {"name": each.name, "value": finite(each.value), "limit": each.limit, "baseline": finite(each.baseline),
-            "passes": each.passes if each.is_known else None}  # fmt: skip
-
-
-def _setting_json(each: SettingDifference) -> dict[str, object]:
-    return {"setting": each.setting, "a": each.a, "b": each.b, "step": each.step, "which": each.which,
-            "parameters": list(each.parameters), "total": each.total}  # fmt: skip
+    words = {name: [str(each) for each in getattr(standard, name)] for name in ("failed", "missing", "rests_on")}
+    criteria = [
+        {**named(each, "name", "value", "limit", "baseline"), "passes": each.passes if each.is_known else None}
+        for each in standard.criteria
+    ]
+    return {**named(standard, "verdict", "steps", "repeats", "convergence"), **words, "criteria": criteria}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from probe.comparison.result import Verdict
+from probe.answer.result import Verdict
 from probe.curve_comparison.pairing import PairedSeries
+from probe.notes import Note, note
 
 FIRST_ABSOLUTE, FIRST_RELATIVE = 0.005, 0.005
 MEAN_ABSOLUTE, MEAN_RELATIVE = 0.01, 0.01
@@ -35,7 +36,7 @@ REPEATS = 2
 class Criterion:
     """One line of the standard."""
 
-    name: str
+    quantity: str
     value: float
     """NaN where it could not be computed"""
     limit: float
@@ -46,26 +47,28 @@ class Criterion:
 
     @property
     def passes(self) -> bool:
-        """Tell whether the value is within the limit, or within what the baseline itself shows."""
+        """Whether the value is within the limit, or within what the baseline itself shows."""
         within = self.value <= self.limit if self.inclusive else self.value < self.limit
         return within or self.value <= self.baseline
 
     @property
-    def shown(self) -> str:
-        """The value, as the standard wants it written."""
-        return percent(self.value, self.limit) if self.is_relative else decimal(self.value, self.limit)
+    def fails(self) -> bool:
+        """Return True if there is a value, and it does not pass."""
+        return self.is_known and not self.passes
 
     @property
-    def wanted(self) -> str:
-        """What the standard asks for, and what the baseline itself shows."""
-        limit = percent(self.limit) if self.is_relative else f"{self.limit:g}"
-        own = percent(self.baseline) if self.is_relative else decimal(self.baseline)
-        between = "" if math.isnan(self.baseline) else f", or {own} as between runs of A"
-        return f"{'≤' if self.inclusive else '<'} {limit}{between}"
+    def name(self) -> str:
+        """What is held against the limit."""
+        return f"{self.quantity}, {'relative' if self.is_relative else 'absolute'}"
+
+    @property
+    def failure(self) -> Note:
+        """The note of a value beyond the limit."""
+        return note("standard-criterion", **asdict(self))
 
     @property
     def is_known(self) -> bool:
-        """Tell whether there is a value."""
+        """Whether there is a value."""
         return not math.isnan(self.value)
 
 
@@ -82,13 +85,13 @@ class StandardVerdict:
     """runs of the baseline, A included"""
     convergence: float
     """relative difference of the mean loss over the last tenth"""
-    failed: tuple[str, ...]
-    rests_on: tuple[str, ...]
-    missing: tuple[str, ...]
+    failed: tuple[Note, ...]
+    rests_on: tuple[Note, ...]
+    missing: tuple[Note, ...]
     """what keeps it from being decided"""
 
 
-def judge_standard(loss: PairedSeries | None, norm: PairedSeries | None, found: Sequence[str] = ()) -> StandardVerdict:
+def judge_standard(loss: PairedSeries | None, norm: PairedSeries | None, found: Sequence[Note] = ()) -> StandardVerdict:
     """Apply the standard.
 
     Parameters
@@ -96,21 +99,24 @@ def judge_standard(loss: PairedSeries | None, norm: PairedSeries | None, found: 
     loss, norm
         losses and global gradient norms of the two runs, with those of further runs of A
     found
-        in words, what else fails it: a steady offset of the loss, a loss that is not finite on one side
+        what else fails it: a steady offset of the loss, a loss that is not finite on one side
     """
-    missing: list[str] = []
+    missing: list[Note] = []
     criteria = _loss_criteria(loss, missing) + _norm_criteria(norm, missing)
-    failed = [_both(*pair) for pair in (criteria[0:2], criteria[2:4]) if _fail(pair)]
-    failed += [_said(each) for each in criteria[4:] if each.is_known and not each.passes]
+    failed = [
+        note("standard-criteria", absolute=absolute.failure, relative=relative.failure)
+        for absolute, relative in (criteria[0:2], criteria[2:4])
+        if absolute.fails and relative.fails
+    ]
+    failed += [each.failure for each in criteria[4:] if each.fails]
     failed += found
-    rests_on = _after_clipping(norm)
     steps = observed(loss) if loss is not None else 0
     repeats = 1 + (0 if loss is None else sum(bool(np.isfinite(row).any()) for row in loss.others))
     if loss is not None and len(loss) and not failed:
         missing += _too_short(loss, steps)
     verdict = Verdict.DIVERGED if failed else Verdict.UNDECIDED if missing else Verdict.ALIGNED
     return StandardVerdict(
-        verdict, tuple(criteria), steps, repeats, _convergence(loss), tuple(failed), (*_rests_on(steps, repeats), *rests_on),
+        verdict, tuple(criteria), steps, repeats, _convergence(loss), tuple(failed), (*_rests_on(steps, repeats), *_after_clipping(norm)),
         tuple(missing),
     )  # fmt: skip
 
@@ -123,38 +129,17 @@ def observed(pair: PairedSeries) -> int:
     return int(pair.steps[-1] - pair.steps[0] + np.median(gaps))
 
 
-def percent(value: float, limit: float = math.nan) -> str:
-    """Return a relative difference as ``x.x %``, with as many digits as tell it from its limit."""
-    return _told_apart(value, limit, 1, 100.0, " %")
-
-
-def decimal(value: float, limit: float = math.nan) -> str:
-    """Return an absolute difference as ``0.xx``, with as many digits as tell it from its limit."""
-    return _told_apart(value, limit, 2, 1.0, "")
-
-
-def _told_apart(value: float, limit: float, digits: int, factor: float, unit: str) -> str:
-    if not math.isfinite(value):
-        return "unknown" if math.isnan(value) else "infinite"
-    for more in range(digits, 12):
-        text = f"{value * factor:.{more}f}"
-        rounded_away = value != 0 and float(text) == 0 and more < digits + 3
-        if not rounded_away and (math.isclose(value, limit, rel_tol=1e-9) or text != f"{limit * factor:.{more}f}"):
-            break
-    return (text if value == 0 or float(text) else f"<{10.0**-more:.{more}f}") + unit
-
-
-def _loss_criteria(loss: PairedSeries | None, missing: list[str]) -> list[Criterion]:
+def _loss_criteria(loss: PairedSeries | None, missing: list[Note]) -> list[Criterion]:
     values = [math.nan] * 4
     floors = [math.nan] * 4
     if loss is None or not len(loss):
-        missing.append("no loss on both sides")
+        missing.append(note("standard-without", what="loss"))
     elif not loss.finite.all():
-        missing.append("the loss is not finite at every step")
+        missing.append(note("standard-never-finite", what="loss"))
     else:
         values = _differences(loss.a, loss.b)
         floors = _largest([_differences(x, y) for x, y in _pairs(loss)], 4)
-    names = ("first loss, absolute", "first loss, relative", "mean loss, absolute", "mean loss, relative")
+    names = ("first loss", "first loss", "mean loss", "mean loss")
     limits = (FIRST_ABSOLUTE, FIRST_RELATIVE, MEAN_ABSOLUTE, MEAN_RELATIVE)
     return [
         Criterion(name, value, limit, floor, is_relative=bool(index % 2))
@@ -162,16 +147,16 @@ def _loss_criteria(loss: PairedSeries | None, missing: list[str]) -> list[Criter
     ]
 
 
-def _norm_criteria(norm: PairedSeries | None, missing: list[str]) -> list[Criterion]:
+def _norm_criteria(norm: PairedSeries | None, missing: list[Note]) -> list[Criterion]:
     value, floor = math.nan, math.nan
     if norm is None or not len(norm):
-        missing.append("no global gradient norm on both sides")
+        missing.append(note("standard-without", what="global gradient norm"))
     elif not norm.finite.all():
-        missing.append("the global gradient norm is not finite at every step")
+        missing.append(note("standard-never-finite", what="global gradient norm"))
     else:
         value = _differences(norm.a, norm.b)[3]
         floor = _largest([[_differences(x, y)[3]] for x, y in _pairs(norm)], 1)[0]
-    return [Criterion("mean global norm, relative", value, NORM_RELATIVE, floor, is_relative=True, inclusive=True)]
+    return [Criterion("mean global norm", value, NORM_RELATIVE, floor, is_relative=True, inclusive=True)]
 
 
 def _differences(a: np.ndarray, b: np.ndarray) -> list[float]:
@@ -198,52 +183,30 @@ def _largest(found: list[list[float]], count: int) -> list[float]:
     return [max(values) for values in zip(*found, strict=True)] if found else [math.nan] * count
 
 
-def _fail(pair: list[Criterion]) -> bool:
-    return all(each.is_known and not each.passes for each in pair)
-
-
-def _both(absolute: Criterion, relative: Criterion) -> str:
-    name = absolute.name.partition(",")[0]
-    return f"{name} {absolute.shown} and {relative.shown}, expected {absolute.wanted} or {relative.wanted}"
-
-
-def _said(each: Criterion) -> str:
-    return f"{each.name} {each.shown}, expected {each.wanted}"
-
-
-def _too_short(loss: PairedSeries, steps: int) -> list[str]:
+def _too_short(loss: PairedSeries, steps: int) -> list[Note]:
     if steps < FEWEST_STEPS:
-        were = "step was" if steps == 1 else "steps were"
-        return [f"{steps} {were} observed, expected {DEFAULT_STEPS}, and never fewer than {FEWEST_STEPS}"]
+        return [note("standard-few-steps", steps=steps, default=DEFAULT_STEPS, fewest=FEWEST_STEPS)]
     if len(loss) < FEWEST_POINTS:
-        return [f"only {len(loss)} of {steps} steps were logged on both sides, expected at least {FEWEST_POINTS}"]
+        return [note("standard-few-points", points=len(loss), steps=steps, fewest=FEWEST_POINTS)]
     return []
 
 
-def _after_clipping(norm: PairedSeries | None) -> list[str]:
+def _after_clipping(norm: PairedSeries | None) -> list[Note]:
     """Say so where the norm is one number on both sides: that of clipped gradients."""
     if norm is None or len(norm) < _FEWEST_CLIPPED or not norm.finite.all():
         return []
     most = float(norm.a.max())
     clipped = (np.abs(norm.a - most) <= _SAME * most) & (np.abs(norm.b - most) <= _SAME * most)
-    if not most or 2 * int(clipped.sum()) < len(norm):
-        return []
+    is_clipped = most and 2 * int(clipped.sum()) >= len(norm)
+    return [note("standard-after-clipping", norm=most)] if is_clipped else []
+
+
+def _rests_on(steps: int, repeats: int) -> list[Note]:
     return [
-        f"the global norm was taken after clipping ({most:.4g} on both sides): it does not tell how large gradients were"
+        note("standard-steps", steps=steps, default=DEFAULT_STEPS),
+        note("standard-one-baseline") if repeats < REPEATS else note("standard-baselines", repeats=repeats),
+        note("standard-not-checked"),
     ]
-
-
-def _rests_on(steps: int, repeats: int) -> list[str]:
-    found = [
-        f"{steps} step{'' if steps == 1 else 's'}"
-        + ("" if steps >= DEFAULT_STEPS else f" (by default {DEFAULT_STEPS}, or 12 hours)")
-    ]
-    if repeats < REPEATS:
-        found.append("one run of the baseline: how noisy it is by itself is not known (--noise a2 …)")
-    else:
-        found.append(f"{repeats} runs of the baseline")
-    found.append("not checked: same weights and hyper-parameters, all randomness off")
-    return found
 
 
 def _convergence(loss: PairedSeries | None) -> float:

@@ -107,7 +107,7 @@ def is_loss(name: str) -> bool:
 
 
 def decides(name: str) -> bool:
-    """Tell whether a series counts for the verdict: losses, gradient norms and learning rates do."""
+    """Return True if a series counts for the verdict: losses, gradient norms and learning rates do."""
     return tolerance_of(name) is not OTHER and not is_of_the_machine(name)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from probe.recording import open_recording
-from probe.report.names import harmless
+from probe.report.layout import harmless
 
 FOLDER = Path(__file__).resolve().parent
 RECORDINGS = ("transformers.h5", "megatron.h5")

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from probe.comparison.distance.metrics import Status
-from probe.comparison.failing import unless_it_fails
-from probe.comparison.notes import Note, note
-from probe.comparison.result import Divergence, Kind
+from probe.answer.failing import unless_it_fails
+from probe.answer.metrics import Status
+from probe.answer.result import Divergence, Kind
 from probe.diagnosis.evidence import Evidence
-from probe.diagnosis.grades import Found, Grade
-from probe.diagnosis.hint import Hint
+from probe.diagnosis.hint import Found, Grade, Hint
 from probe.diagnosis.table import HINTS, OF_NUMBERS
+from probe.notes import Note, note, plain
 
 _MOST_FINDINGS = 8
 """findings of a step, the first ones, whose tensors are read once more"""
 _MOST_HINTS = 3
 _KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE, Kind.DTYPE)
 _GRADIENT_SCALE, _PERMUTED = "gradient scale", "permuted"
-_IN_ITS_PLACE = "computed-in-its-place"
-"""code of advice that only what is verified says more than"""
+_IN_ITS_PLACE = ("computed-in-its-place", "parameter-is-missing")
+"""codes of advice that only what is verified says more than"""
 _OF_LOSS = "loss-scale-or-reduction"
 """code of the advice on a factor that all gradients have"""
-_SCALES = {"scale-of-value", "scale-of-passed-back"}
 _GENERAL = {
-    *_SCALES, _OF_LOSS, "accumulation-and-reduction", "backward-of-module", "backward-of-own-code", "behind-optimizer-step",
-    "betas-and-first-state", "clipping-and-unscaling", "code-between-models", "code-of-module", "code-that-calls-module",
-    "code-that-makes-call", "computed-between", "copying-and-learning-rate", "decay-of-group", "dtype-of-loss",
-    "learning-rate-and-copying", "learning-rate-and-correction", "learning-rate-and-schedule", "loaded-state-and-skipped-steps",
-    "loading-of-running-statistics", "loading-of-weight", "loss-function", "loss-function-and-scale", "maker-of-inputs",
-    "modules-compared-by-weights", "modules-left-out-by-mapping", "modules-without-counterpart", "number-of-layers",
-    "order-of-building", "order-of-calls", "place-of-tied-weights", "place-of-weights", "precision-of-module",
-    "same-numbers-in-another-order", "schedule-and-correction", "set-back-behind-optimizer-step", "settings-of-module",
-    "settings-of-norm", "settings-of-parameter", "sizes-padding-and-strides", "skipping-of-steps", "split-of-layer",
-    "update-of-running-statistics", "what-optimizer-divides-by", "writes-behind-step", "writes-between-forwards",
+    "accumulation-and-reduction", "backward-of-module", "behind-optimizer-step", "betas-and-first-state",
+    "clipping-and-unscaling", "code-of-module", "code-of-operation", "code-that-calls-module", "code-that-makes-call",
+    "decay-of-group", "learning-rate-and-correction", "learning-rate-and-schedule",
+    "loaded-state-and-skipped-steps", "loading-of-running-statistics", "loading-of-weight", "loss-function",
+    "loss-function-and-scale", "loss-scale-or-reduction", "maker-of-inputs", "modules-left-out-by-mapping",
+    "number-of-layers", "order-of-calls", "precision-of-module", "same-numbers-in-another-order",
+    "set-back-behind-optimizer-step", "settings-of-module", "settings-of-norm", "settings-of-parameter",
+    "split-of-layer", "update-of-running-statistics", "what-optimizer-divides-by", "writes-behind-step",
+    "writes-between-forwards",
 }  # fmt: skip
 """codes of the walk's own advice that a better one takes the place of: it says where to look, not what is wrong"""
 
@@ -63,19 +59,11 @@ class Given:
             "name": self.hint.name, "grade": self.found.grade.label, "verified": self.found.grade is Grade.VERIFIED,
             "found": str(self.found.said), "code": self.found.said.code,
             "from": str(self.found.by) if self.found.by else "", "check": self.hint.check,
-            "numbers": {name: _plain(value) for name, value in self.found.numbers.items()},
+            "numbers": {
+                name: str(value) if isinstance(value, Note) else plain(value)
+                for name, value in self.found.numbers.items()
+            },
         }  # fmt: skip
-
-
-def _plain(value: object) -> object:
-    """Return a value as JSON has it."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, Note):
-        return str(value)
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def with_hints(
@@ -101,7 +89,7 @@ def _hinted(finding: Divergence, evidence: Evidence | None, warnings: list[Any])
 def _chosen(finding: Divergence, best: Given) -> Note | None:
     """Return a finding's hint: the walk's own where that says more than what is tried here."""
     own, is_verified = _lead(finding.advice), best.found.grade is Grade.VERIFIED
-    is_general = not own or own in _GENERAL or (own == _IN_ITS_PLACE and is_verified)
+    is_general = not own or own in _GENERAL or (own in _IN_ITS_PLACE and is_verified)
     says_less = best.hint.name == _GRADIENT_SCALE and own == _OF_LOSS
     if finding.kind is Kind.INPUTS and is_verified:
         also = note("verified", found=best.found.said) if best.hint.name == _PERMUTED else best.advice
@@ -118,8 +106,7 @@ def _lead(advice: Note | None) -> str:
 
 def supported(evidence: Evidence, warnings: list[Any]) -> list[Given]:
     """Return the hints that the numbers of a finding support, the best supported first; those that fail as warnings."""
-    metrics = evidence.metrics
-    if metrics is None or metrics.status is not Status.COMPARED:
+    if evidence.metrics.status is not Status.COMPARED:
         return []
     hints = OF_NUMBERS if evidence.is_number else HINTS
     with np.errstate(all="ignore"):
@@ -129,7 +116,7 @@ def supported(evidence: Evidence, warnings: list[Any]) -> list[Given]:
 
 
 def _tried(hint: Hint, evidence: Evidence, warnings: list[Any]) -> Found | None:
-    found = unless_it_fails(lambda: hint.test(evidence), None, hint.name, evidence.finding.path, warnings)
-    if found is None or found.grade is not Grade.VERIFIED or evidence.has_counterpart:
-        return found
-    return replace(found, grade=Grade.STRONG, by=None)
+    def test() -> Found | None:
+        return None if hint.unless(evidence) else hint.test(evidence)
+
+    return unless_it_fails(test, None, hint.name, evidence.finding.path, warnings)

@@ -1,4 +1,4 @@
-"""What two recordings hold about one finding: all that a hint may ask. Either engine fills it."""
+"""What two recordings hold about one finding: all that a hint may ask."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from probe.comparison.distance.metrics import Metrics
-from probe.comparison.notes import Note, note
-from probe.comparison.result import Divergence
-from probe.numbers.axis_sums import axis_sums
+from probe.answer.metrics import Metrics
+from probe.answer.result import Divergence
+from probe.notes import Note, note
+from probe.numbers.axis_sums import axis_sums, squeezed
 from probe.numbers.statistics import as_real, unit_roundoff
 from probe.records import OptimizerGroup, Phase, Role
-from probe.store.reading.reader import Reader
+from probe.verdict.judge.verdicts import Finding
+from probe.verdict.rows import metrics_of
 from probe.verdict.side import PARAMETER_ROLES, Place
-from probe.verdict.tensors import Shape, Tensor
+from probe.verdict.steps.events import Event, Node
+from probe.verdict.steps.step import Step
+from probe.verdict.tensors import Tensor
 
 MOST = 4 << 20
 """elements of a tensor that are read: the leading part of a larger one"""
+_MOST_SOURCES = 6
+"""of the calls that an input may be made from: the last"""
 _ROUNDINGS = 64
 """unit roundoffs that are noise where nothing else says what is"""
 _HEADS = (
@@ -39,19 +44,20 @@ NOTHING = Tensor((0,), "float32", 0.0, 0.0, 0.0, 0.0, (0, 0, 0), 0)
 T = TypeVar("T")
 Call = Callable[[Role], Mapping[str, Tensor]]
 """gives the tensors of a call by slot"""
-Made = tuple[str, str, Tensor, bool]
-"""the path of what returned a tensor, the slot, the tensor, whether it came in from outside"""
 
 
 class Source(NamedTuple):
     """A tensor that another one may be made from."""
 
     module: str
-    """the end of the path of what returned it"""
+    """the end of the path of what returned it; empty for what came in from outside"""
     slot: str
     values: np.ndarray
-    is_input: bool
-    """it came in from outside"""
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it came in from outside."""
+        return not self.module
 
     @property
     def name(self) -> Note:
@@ -59,7 +65,6 @@ class Source(NamedTuple):
         return note("output-of", module=self.module, slot=self.slot)
 
 
-@dataclass(frozen=True, eq=False)
 class Half:
     """One side of a finding.
 
@@ -73,26 +78,22 @@ class Half:
         those of the module in training
     roots
         those of the whole model, with their micro-batches
-    params
-        by phase and role: what belongs to parameters, by module and canonical name
-    logged
-        what the program logged beside the model
-    made_from
-        what the tensor may be made from, the last first, of what several modules returned as one each; of an input it is what
-        its caller was given and has called before it
     """
 
-    reader: Reader
-    step: int
-    module: int
-    name: str
-    tensor: Tensor
-    call: Call
-    calls: Sequence[Call]
-    roots: Sequence[tuple[int, Call]]
-    params: Mapping[tuple[Phase, Role], Mapping[Place, Tensor]]
-    logged: Mapping[str, Tensor]
-    made_from: Callable[[bool], list[list[Made]]]
+    def __init__(self, step: Step, letter: str, module: int, event: Event | None, node: Node | None) -> None:
+        self._step, self.letter, self.module, self._event, self._node = step, letter, module, event, node
+        self._at = "AB".index(letter)
+        self.side = (step.a, step.b)[self._at]
+        self.reader = self.side.reader
+        self.name = "" if event is None else (event.slot_a, event.slot_b)[self._at]
+        self.tensor = (None if event is None else event.both[self._at]) or NOTHING
+        self.call = self._call(node)
+        trained = [each for each in step.nodes if each.a.micro >= 0]
+        self.calls = [self._call(each) for each in trained if (each.a, each.b)[self._at].module == module]
+        self.roots = [(each.a.micro, self._call(each)) for each in trained if each.parent is None]
+
+    def _call(self, node: Node | None) -> Call:
+        return lambda role: {} if node is None else self._step.tensors(node, self.letter, role)
 
     @property
     def dtype(self) -> str:
@@ -108,6 +109,20 @@ class Half:
     def values(self) -> np.ndarray | None:
         """The values of the tensor."""
         return read(self.tensor)
+
+    @functools.cached_property
+    def params(self) -> dict[tuple[Phase, Role], dict[Place, Tensor]]:
+        """What belongs to parameters, by phase and role; of those that are one on the other side, what they are together."""
+        found = {key: dict(tensors) for key, tensors in self.side.params.items()}
+        pairs = self._step.parameters
+        is_of_fused = self._event is not None and self._event.place is not None and pairs.bundles
+        for key in [key for key in found if key[1] is Role.PARAM and is_of_fused]:
+            for each in pairs.events(*key):
+                tensor = each.both[self._at]
+                if each.place is not None and each.is_paired and tensor is not None:
+                    module = self._step.modules_of(each)[self._at]
+                    found[key][module, (each.slot_a, each.slot_b)[self._at]] = tensor
+        return found
 
     def config(self, *names: str) -> float | None:
         """Return the first number that the model's own configuration has under one of several names."""
@@ -129,16 +144,10 @@ class Half:
         tensor = self.belonging(name, role, phase)
         return None if tensor is None or tensor.size > MOST else read(tensor)
 
-    @functools.cached_property
+    @property
     def group(self) -> OptimizerGroup | None:
         """How the parameter is trained."""
-        name = self.name.partition(".")[0]
-        for group in self.reader.groups_of(self.step):
-            for number in group.parameters:
-                each = self.reader.parameters[number]
-                if each.module == self.module and name in (each.canonical_slot, each.slot):
-                    return group
-        return None
+        return self.side.given.get((self.module, self.name.partition(".")[0]))
 
     def sources(self, before: bool) -> list[Source]:
         """Return what the tensor may be made from; of what several modules returned as one, each.
@@ -146,7 +155,7 @@ class Half:
         Parameters
         ----------
         before
-            the tensor is an input
+            the tensor is an input: it is what its caller was given and has called before it
         """
         return [each for several in self._sources(before) for each in several]
 
@@ -155,30 +164,37 @@ class Half:
         return [[each.values for each in several] for several in self._sources(before) if len(several) > 1]
 
     def _sources(self, before: bool) -> list[list[Source]]:
+        """Return what the tensor may be made from, the last first: not what calls without a counterpart returned."""
+        node, at = self._node, self._at
+        around = node.parent if node is not None and before else node
+        if node is None or around is None:
+            return []
+        inside = [each for each in around.inner if not before or each.calls[at][0].end < node.calls[at][0].begin]
         found = []
-        for several in self.made_from(before):
-            parts = [(*each, read(each[2])) for each in several if each[2].kind == "float"]
-            found.append(
-                [
-                    Source(_end_of(path), slot, values, is_input)
-                    for path, slot, _, is_input, values in parts
-                    if values is not None and values.size > 1
-                ]
-            )
-        return found
+        for each in reversed(inside[-_MOST_SOURCES:]):
+            calls, whole = each.calls[at], self._step.tensors(each, self.letter, Role.OUTPUT)
+            if len({call.module for call in calls}) > 1:  # of several modules that are one on the other side
+                made = [(call.path, call.of(Role.OUTPUT)) for call in calls]
+                found += [_read_of(slot, *made) for slot in made[0][1]]
+            else:
+                found += [_read_of(slot, (calls[0].path, whole)) for slot in whole]
+        given = self._step.tensors(around, self.letter, Role.INPUT)
+        return found + [_read_of(slot, ("", given)) for slot in given]
 
     @property
     def sums(self) -> tuple[np.ndarray, ...]:
         """The sums along the axes of a weight that the step begins with, in the canonical layout; nothing where they are not known."""
-        weight = self.belonging(self.name)
-        if weight is None or weight is not self.tensor or weight.reader is None:
-            return ()
-        axes = weight.axes or tuple(range(len(weight.shape)))
-        if weight.has_values:
-            return axis_sums(weight.values().reshape(weight.laid), tuple(range(len(axes))))
-        places = {(each.module, each.canonical_slot): number for number, each in enumerate(self.reader.parameters)}
-        number = places.get((self.module, self.name))
-        return () if number is None else self.reader.axis_sums(self.step, number, axes)
+        weight = self.tensor
+        if weight.sums is None or not weight.has_values:
+            return () if weight.sums is None else weight.sums()
+        return axis_sums(weight.values().reshape(weight.laid), tuple(range(len(weight.shape))))
+
+
+def _read_of(slot: str, *made: tuple[str, Mapping[str, Tensor]]) -> list[Source]:
+    """Return what one or several modules returned under a slot, where the values are known."""
+    tensors = [(_end_of(path), by_slot[slot]) for path, by_slot in made if slot in by_slot]
+    found = [(name, read(tensor)) for name, tensor in tensors if tensor.kind == "float"]
+    return [Source(name, slot, values) for name, values in found if values is not None and values.size > 1]
 
 
 def _end_of(path: str) -> str:
@@ -198,7 +214,7 @@ def read(tensor: Tensor) -> np.ndarray | None:
     elif tensor.axes not in ((), tuple(range(len(tensor.shape)))) or tensor.reader is None or tensor.parts:
         return None
     else:
-        stored = tuple(size for size in tensor.reader.shape_of(tensor.stored) if size != 1)
+        stored = squeezed(tensor.reader.shape_of(tensor.stored))
         kept = max(1, MOST * stored[0] // math.prod(stored))
         values = tensor.reader.block(tensor.stored, [slice(0, kept), *(slice(0, size) for size in stored[1:])])
     return values.astype(np.int64) if values.dtype.kind in "biu" else as_real(values).astype(np.float64)
@@ -218,6 +234,12 @@ class Values:
         """B − A."""
         return self.b - self.a
 
+    def squares(self, axis: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return at each index of an axis the squared error, and the squared norm of the larger side."""
+        others = tuple(each for each in range(self.a.ndim) if each != axis)
+        error, a, b = (np.sum(each * each, axis=others) for each in (self.difference, self.a, self.b))
+        return error, np.maximum(np.maximum(a, b), 1e-300)
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -231,8 +253,6 @@ class Evidence:
         how far the two tensors are apart, no factor taken out
     micro_batches
         that each side ran
-    has_counterpart
-        the call that it is about has one on the other side
     is_guess
         the modules are a pair by structure or values alone
     """
@@ -242,18 +262,12 @@ class Evidence:
     role: Role
     a: Half
     b: Half
-    metrics: Metrics | None
+    metrics: Metrics
     micro: int = 0
     micro_batches: tuple[int, int] = (1, 1)
-    has_counterpart: bool = True
     is_guess: bool = False
-    _once: dict[object, object] = field(default_factory=dict)
-
-    def once(self, compute: Callable[[Evidence], T]) -> T:
-        """Return what a function makes of this evidence, computed the first time."""
-        if compute not in self._once:
-            self._once[compute] = compute(self)
-        return cast("T", self._once[compute])
+    known: dict[object, Any] = field(default_factory=dict)
+    """what functions made of it (`once`)"""
 
     @property
     def halves(self) -> tuple[Half, Half]:
@@ -262,26 +276,13 @@ class Evidence:
 
     @property
     def is_one_sided(self) -> bool:
-        """Tell whether one side alone has the tensor, or none: a number of the step."""
+        """Whether one side alone has the tensor, or none: a number of the step."""
         return NOTHING in (self.a.tensor, self.b.tensor)
 
     @property
     def size(self) -> int:
         """The number of elements of A's tensor."""
         return self.a.tensor.size
-
-    @functools.cached_property
-    def is_guessed_container(self) -> bool:
-        """Tell whether the modules hold others, and it is a guess that they are a pair: one may end where the other goes on."""
-        return self.is_guess and any(
-            any(module.parent == half.module for module in half.reader.modules) for half in self.halves
-        )
-
-    @functools.cached_property
-    def sums(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] | None:
-        """The sums along the axes of a weight that both sides begin with (`probe.numbers.axis_sums`); None where one lacks them."""
-        found = self.a.sums, self.b.sums
-        return found if not self.is_one_sided and all(found) else None
 
     @property
     def classes(self) -> tuple[str, str]:
@@ -297,7 +298,6 @@ class Evidence:
     @property
     def error(self) -> float:
         """The relative error of the two tensors."""
-        assert self.metrics is not None
         return self.metrics.rel_l2
 
     @property
@@ -305,13 +305,8 @@ class Evidence:
         """The relative error of the two tensors that would be noise."""
         limit, held = self.finding.limit, self.finding.error
         if self.finding.measure or not (math.isfinite(limit) and limit > 0):
-            return _ROUNDINGS * self.u
+            return _ROUNDINGS * max(unit_roundoff(half.dtype) for half in self.halves)
         return limit * self.error / held if math.isfinite(held) and held > 0 else limit  # relative to other gradients
-
-    @property
-    def u(self) -> float:
-        """The unit roundoff of the less precise of both dtypes."""
-        return max(unit_roundoff(half.dtype) for half in self.halves)
 
     @property
     def tolerance(self) -> float:
@@ -325,16 +320,16 @@ class Evidence:
 
     @property
     def is_number(self) -> bool:
-        """Tell whether it is about a single number, as a loss is."""
+        """Whether it is about a single number, as a loss is."""
         return self.is_one_sided or self.size == 1
 
     @property
     def is_of_integers(self) -> bool:
-        """Tell whether the tensor holds integers: tokens, positions."""
+        """Whether the tensor holds integers: tokens, positions."""
         return self.a.tensor.kind == "integer"
 
     def explains(self, expected: np.ndarray, found: np.ndarray) -> bool:
-        """Tell whether two tensors are one but for noise, which is clearly less than the error."""
+        """Return True if two tensors are one but for noise, which is clearly less than the error."""
         return expected.shape == found.shape and distance(expected, found) <= self.tolerance
 
     @functools.cached_property
@@ -370,7 +365,7 @@ class Evidence:
 
     @property
     def has_known_heads(self) -> bool:
-        """Tell whether a configuration says how many heads there are."""
+        """Whether a configuration says how many heads there are."""
         return any(half.config(name) for half in self.halves for name in _HEADS)
 
     @functools.cached_property
@@ -392,8 +387,8 @@ class Evidence:
         if self.is_of_integers:
             return len(shape) - 1
         if self.tokens is not None and self.tokens[0] != self.tokens[1]:
-            fitting = [axis for axis, size in enumerate(shape[:-1]) if size == self.tokens[1]]
-            return fitting[0] if len(fitting) == 1 and self.tokens[1] > 1 else None
+            fitting = [axis for axis, size in enumerate(shape[:-1]) if size == self.tokens[1] > 1]
+            return fitting[0] if len(fitting) == 1 else None
         return 1 if len(shape) == 3 else None
 
     def given_to_model(self, half: Half) -> Iterator[tuple[str, Tensor]]:
@@ -402,7 +397,7 @@ class Evidence:
             if micro == max(self.micro, 0):
                 for role in (Role.INPUT, Role.VALUE):
                     yield from call(role).items()
-        yield from half.logged.items()
+        yield from ((name, tensor) for name, (_, tensor) in half.side.beside.items())
 
     def model_inputs(self, half: Half) -> Iterator[tuple[str, np.ndarray]]:
         """Yield their values."""
@@ -410,13 +405,54 @@ class Evidence:
         yield from ((slot, values) for slot, values in found if values is not None)
 
 
-def squeezed(shape: Shape) -> Shape:
-    """Return a shape without axes of size 1."""
-    return tuple(size for size in shape if size != 1)
-
-
 def distance(a: np.ndarray, b: np.ndarray) -> float:
     """Return ‖a − b‖ / max(‖a‖, ‖b‖)."""
     larger = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
     apart = float(np.linalg.norm(a - b))
     return apart / larger if larger and math.isfinite(apart) else 0.0 if apart == 0 else math.inf
+
+
+def are_of_ranks(evidence: Evidence) -> bool:
+    """Return True if both sides were run by several ranks."""
+    return all(half.reader.info.world_size > 1 for half in evidence.halves)
+
+
+def once(compute: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
+    """Return a function of evidence that is computed the first time only."""
+
+    @functools.wraps(compute)
+    def found(evidence: Evidence) -> T:
+        if compute not in evidence.known:
+            evidence.known[compute] = compute(evidence)
+        return cast("T", evidence.known[compute])
+
+    return found
+
+
+def evidence_of(step: Step, finding: Finding, said: Divergence) -> Evidence | None:
+    """Return what a step holds about a finding; None if it names no pair of tensors."""
+    event = finding.event
+    node = event.node if event is not None else None
+    if event is None:
+        node = next((each for each in reversed(step.nodes) if each.parent is None), None)
+        if finding.phase is not Phase.LOSS or node is None:
+            return None
+    module = node.a.module if node is not None else event.place[0] if event is not None and event.place else 0
+    if module not in step.pair_of:
+        return None
+    pair, error = step.pair_of[module], None if event is None else step.error(event)
+    metrics = said.metrics if error is None else metrics_of(event, error)
+    if metrics is None:
+        return None
+    micros = [len({call.micro for call in side.calls if call.micro >= 0}) for side in (step.a, step.b)]
+    return Evidence(
+        said,
+        event.phase if event is not None else finding.phase,
+        event.role if event is not None else said.role,
+        Half(step, "A", pair.a, event, node),
+        Half(step, "B", pair.b, event, node),
+        metrics,
+        finding.micro,
+        (micros[0], micros[1]),
+        is_guess=pair.confidence < 1,
+    )

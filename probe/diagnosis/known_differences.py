@@ -6,13 +6,18 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
-from probe.comparison.exemptions.known_differences import EXACT, KNOWN_DIFFERENCES, Habit, KnownDifference
-from probe.comparison.notes import note
-from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.answer.result import Divergence, Kind, NodeRef
+from probe.notes import note
 from probe.records import OptimizerGroup
 from probe.store.reading.reader import Reader
 
+if TYPE_CHECKING:
+    from probe.diagnosis.table_of_known_differences import Habit, KnownDifference
+
+_EXACT = 1e-6
+"""relative difference up to which sums over the same numbers in another order are equal"""
 _LIKE_TORCH = "/mindspore/mint/"
 """where MindSpore keeps classes that do as those of PyTorch"""
 _MOST = 3
@@ -30,13 +35,7 @@ class KnownDifferences:
     def __init__(self, a: Reader, b: Reader) -> None:
         self._readers = (a, b)
         self._frameworks = (a.info.framework, b.info.framework)
-        frameworks = self._frameworks
-        self._rows = [
-            row
-            for row in KNOWN_DIFFERENCES
-            if all(framework in row.habits for framework in frameworks)
-            and row.habits[frameworks[0]].does != row.habits[frameworks[1]].does
-        ]
+        self._rows = _rows_between(*self._frameworks) if len({*self._frameworks}) > 1 else []
 
     def named(self, finding: Divergence) -> Divergence:
         """Return a finding whose hint names the known differences that may explain it."""
@@ -53,7 +52,11 @@ class KnownDifferences:
             return False
         if row.is_one_sided and not _is_one_sided(finding):
             return False
-        if finding.kind is Kind.INIT and finding.metrics and math.isclose(finding.metrics.norm_ratio, 1, rel_tol=EXACT):
+        if (
+            finding.kind is Kind.INIT
+            and finding.metrics
+            and math.isclose(finding.metrics.norm_ratio, 1, rel_tol=_EXACT)
+        ):
             return False  # what is drawn from another distribution has another norm
         if not any(fnmatchcase(ref.slot, row.slots) for ref in (*finding.a, *finding.b)):
             return False
@@ -62,11 +65,16 @@ class KnownDifferences:
             return all(_has(row.habits[name], _classes(reader, refs)) for reader, name, refs in sides)
         steps = [(refs or finding.a or finding.b)[0].step for refs in (finding.a, finding.b)]
         groups = [reader.groups_of(step) for reader, step in zip(self._readers, steps, strict=True)]
-        fitting = [
-            _has(row.habits[name], (group.class_name for group in each))
-            for name, each in zip(self._frameworks, groups, strict=True)
-        ]
+        both = zip(self._frameworks, groups, strict=True)
+        fitting = [_has(row.habits[name], (group.class_name for group in each)) for name, each in both]
         return all(fitting) and not (row.settings and _agree(row.settings, *groups))
+
+
+def _rows_between(a: str, b: str) -> list[KnownDifference]:
+    from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES  # a file, which few comparisons need
+
+    both = [row for row in KNOWN_DIFFERENCES if a in row.habits and b in row.habits]
+    return [row for row in both if row.habits[a].does != row.habits[b].does]
 
 
 def _has(habit: Habit, names: Iterable[str]) -> bool:
@@ -86,13 +94,7 @@ def _classes(reader: Reader, refs: tuple[NodeRef, ...]) -> list[str]:
 
 
 def _agree(names: tuple[str, ...], a: Iterable[OptimizerGroup], b: Iterable[OptimizerGroup]) -> bool:
-    """Tell whether all groups of both sides have the same setting; one that a side does not have is 0 there."""
-    values = {_value(group, names) for group in (*a, *b)}
-    low, high = min(values), max(values)
-    return math.isclose(low, high, rel_tol=1e-6)
-
-
-def _value(group: OptimizerGroup, names: tuple[str, ...]) -> float:
-    found = (group.hyper[name] for name in names if name in group.hyper)
-    value = next(found, None)
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    """Return True if all groups of both sides have the same setting; one that a side does not have is 0 there."""
+    found = [next((group.hyper[name] for name in names if name in group.hyper), None) for group in (*a, *b)]
+    values = [float(value) if isinstance(value, (int, float)) else 0.0 for value in found]
+    return math.isclose(min(values), max(values), rel_tol=1e-6)

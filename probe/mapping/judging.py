@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from probe.commands.defaults import ALLCLOSE, METRICS
+from probe.defaults import ALLCLOSE, METRICS
 from probe.mapping.nearest import did_you_mean
 from probe.records import Phase, Role
 

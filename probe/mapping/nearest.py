@@ -19,7 +19,7 @@ def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
 
 
 def alike(word: str, other: str) -> bool:
-    """Tell whether two names are so much alike that one may be the other with a letter or two wrong."""
+    """Return True if two names are so much alike that one may be the other with a letter or two wrong."""
     return difflib.SequenceMatcher(None, word, other).ratio() >= _ALIKE
 
 

@@ -131,10 +131,10 @@ class _Parser:
             self.source.fail(key, f"{where}: a list with one entry; expected several, or the path without a list")
         split = self._split(long.get("split"), where, targets, has_axis=False)
         params = self._params(where, long[PARAMS]) if PARAMS in long else []
-        turned = self._flag(long.get("transpose"), where, "transpose"), self._permute(long.get("permute"), where)
-        self._check_turned(key, where, *turned)
+        turned = self._turned(key, long, where)
         rotary = self._rotary(long[ROTARY], where, targets) if ROTARY in long else None
-        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params), is_reversed, rotary)
+        said = section, names, targets, self.source.line(key), split, *turned, is_reversed
+        return Rule(*said, params=tuple(params), rotary=rotary)
 
     def _rotary(self, node: yaml.Node, where: str, targets: tuple[Names, ...]) -> Rotary:
         if len(targets) > 1:
@@ -183,9 +183,8 @@ class _Parser:
                 )
 
     def _params(self, section: str, node: yaml.Node) -> list[ParameterRule]:
-        entries = self.source.entries(node, f"parameters of {section}")
         rules = []
-        for written, value in entries:
+        for written, value in self.source.entries(node, f"parameters of {section}"):
             key, is_optional = _optional(written)
             rules.append(replace(self._parameter(section, key, value), is_optional=is_optional))
         return rules
@@ -207,12 +206,12 @@ class _Parser:
         if len(targets) == 1 and not is_stacked and isinstance(long["to"], yaml.SequenceNode):
             self.source.fail(key, f"{where}: a list with one entry; expected several, or the name without a list")
         split = self._split(long.get("split"), where, targets, has_axis=True)
-        turned = self._flag(long.get("transpose"), where, "transpose"), self._permute(long.get("permute"), where)
-        self._check_turned(key, where, *turned)
+        turned = self._turned(key, long, where)
         reshape = self._flag(long.get(RESHAPE), where, RESHAPE)
         if reshape and (is_stacked or is_reversed or len(targets) > 1):
             self.source.fail(key, f"{where}: reshape is for one parameter on either side, the key this side's")
-        return ParameterRule(section, names, targets, self.source.line(key), split, *turned, is_reversed, reshape)
+        said = section, names, targets, self.source.line(key), split, *turned, is_reversed
+        return ParameterRule(*said, reshape=reshape)
 
     # The parts of the long form
 
@@ -363,9 +362,13 @@ class _Parser:
             self.source.fail(node, f"{where}: permute: expected every axis once, such as [1, 0]")
         return tuple(axis for axis in axes if axis is not None)
 
-    def _check_turned(self, key: yaml.Node, where: str, transpose: bool, permute: tuple[int, ...]) -> None:
+    def _turned(self, key: yaml.Node, long: dict[str, yaml.Node], where: str) -> tuple[bool, tuple[int, ...]]:
+        """Return whether a matrix is transposed, and the order of other axes."""
+        transpose = self._flag(long.get("transpose"), where, "transpose")
+        permute = self._permute(long.get("permute"), where)
         if transpose and permute:
             self.source.fail(key, f"{where}: expected transpose or permute, got both")
+        return transpose, permute
 
     def _ignored(self, written: yaml.Node) -> Ignored:
         self._count(written)

@@ -85,7 +85,7 @@ def placeholders(names: Names) -> set[str]:
 
 
 def counts(names: Names) -> bool:
-    """Tell whether a placeholder of a path stands for some numbers only: ``{2*i}``, ``{i+1}``."""
+    """Return True if a placeholder of a path stands for some numbers only: ``{2*i}``, ``{i+1}``."""
     return any(found[1] or found[3] for name in names for found in _PLACEHOLDER.finditer(name))
 
 

@@ -113,7 +113,7 @@ def kind(node: yaml.Node) -> str:
 
 
 def is_placeholder(node: yaml.Node) -> bool:
-    """Tell whether a node is ``{i}`` without quotes, which YAML takes for a mapping."""
+    """Return True if a node is ``{i}`` without quotes, which YAML takes for a mapping."""
     if not isinstance(node, yaml.MappingNode) or not node.flow_style or len(node.value) != 1:
         return False
     value = node.value[0][1]

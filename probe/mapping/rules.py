@@ -47,23 +47,20 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterRule:
-    """What a parameter of the source is: renamed, turned, or made of several.
+class Line:
+    """One key of a section, and what it says: ``source`` here is ``targets`` on the other side.
 
-    With ``is_reversed`` it is a parameter of the target (``source`` is its path there) that is made of the source's.
+    With ``is_reversed`` it is the other way round: ``targets`` here are ``source`` on the other side.
     """
 
     section: str
     source: Names
     targets: tuple[Names, ...]
-    """paths of parameters below the other side's module; with ``{i}``, of all members there"""
     line: int = 0
     split: Split = field(default_factory=Split)
     transpose: bool = False
     permute: tuple[int, ...] = ()
     is_reversed: bool = False
-    reshape: bool = False
-    """its elements, in their order, are those of the target with its axes turned"""
     is_optional: bool = False
     """some of the models that the file is for do not have it"""
 
@@ -72,36 +69,37 @@ class ParameterRule:
         """Positions in the list, in the order in which several lie in the one."""
         return self.split.order or tuple(range(len(self.targets)))
 
+    def __str__(self) -> str:
+        several = written(self.targets[0]) if len(self.targets) == 1 else f"[{', '.join(map(written, self.targets))}]"
+        parts, params = (
+            f"{{from: {several}}}" if self.is_reversed else several,
+            "params: " * isinstance(self, ParameterRule),
+        )
+        return f"{f'line {self.line}: ' if self.line else ''}{self.section}: {params}{written(self.source)}: {parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRule(Line):
+    """What a parameter is: renamed, turned, or made of several; its targets are paths below the other side's module.
+
+    With ``{i}`` they are those of all members there.
+    """
+
+    reshape: bool = False
+    """its elements, in their order, are those of the target with its axes turned"""
+
     @property
     def is_stacked(self) -> bool:
         """Whether the targets are those of all members of a list."""
         return any("{" in name for path in self.targets for name in path)
 
-    def __str__(self) -> str:
-        parts = f"{{from: {_listed(self.targets)}}}" if self.is_reversed else _listed(self.targets)
-        return f"{_line(self.line)}{self.section}: params: {written(self.source)}: {parts}"
-
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One key of a section: ``source`` below a module of ``section`` is ``targets`` on the other side.
+class Rule(Line):
+    """What a module below one of the section is: its targets are one path, or those of several that together are it."""
 
-    With ``is_reversed`` it is the other way round: ``targets``, below a module of ``section``, are ``source`` on the other side.
-    """
-
-    section: str
-    source: Names
-    targets: tuple[Names, ...]
-    """one path, or those of several modules that together are the source's"""
-    line: int = 0
-    split: Split = field(default_factory=Split)
-    transpose: bool = False
-    permute: tuple[int, ...] = ()
     params: tuple[ParameterRule, ...] = ()
-    is_reversed: bool = False
     rotary: Rotary | None = None
-    is_optional: bool = False
-    """as in `ParameterRule`"""
 
     @property
     def keys(self) -> tuple[Names, ...]:
@@ -112,15 +110,6 @@ class Rule:
     def target(self) -> Names:
         """The path on the other side; that of the part that lies first where there are several."""
         return self.source if self.is_reversed else self.targets[self.order[0]]
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Positions in the list, in the order in which several lie in the one."""
-        return self.split.order or tuple(range(len(self.targets)))
-
-    def __str__(self) -> str:
-        parts = f"{{from: {_listed(self.targets)}}}" if self.is_reversed else _listed(self.targets)
-        return f"{_line(self.line)}{self.section}: {written(self.source)}: {parts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +126,7 @@ class Section:
     path: PathPattern | None = None
     """None where any path is meant"""
     is_optional: bool = False
-    """as in `ParameterRule`"""
+    """as in `Line`"""
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
@@ -154,7 +143,7 @@ class Ignored:
     class_name: str = ""
     line: int = 0
     is_optional: bool = False
-    """as in `ParameterRule`"""
+    """as in `Line`"""
 
 
 @dataclass(frozen=True)
@@ -185,11 +174,3 @@ class LayerMapping:
         """Return what errors begin with: the name, and the lines where they are known."""
         known = [str(line) for line in lines if line]
         return self.name if not known else f"{self.name}, line{'s' * (len(known) > 1)} {' and '.join(known)}"
-
-
-def _line(line: int) -> str:
-    return f"line {line}: " if line else ""
-
-
-def _listed(targets: tuple[Names, ...]) -> str:
-    return written(targets[0]) if len(targets) == 1 else f"[{', '.join(map(written, targets))}]"

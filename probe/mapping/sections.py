@@ -252,15 +252,8 @@ def _rank(source: Names, section: Section) -> tuple[int, ...]:
 def _said(found: Found) -> tuple[object, ...]:
     rule = found.rule
     more = (rule.targets, found.key) if rule.is_reversed else ()
-    return (
-        found.targets,
-        rule.split,
-        rule.transpose,
-        rule.permute,
-        rule.rotary,
-        tuple(map(_of_parameter, rule.params)),
-        more,
-    )
+    params = tuple(map(_of_parameter, rule.params))
+    return found.targets, rule.split, rule.transpose, rule.permute, rule.rotary, params, more
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:

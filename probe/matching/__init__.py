@@ -7,18 +7,15 @@ modules that only hold another one. What has no partner is listed on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
-from probe.comparison.notes import Note, note
 from probe.errors import MappingError
-from probe.mapping import LayerMapping, ParameterRule, Rule
+from probe.mapping import LayerMapping
 from probe.mapping.patterns import places as places_of
 from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
-from probe.matching.checks.complaints import complaints, lost
-from probe.matching.checks.suspects import Missed, lost_lines, missed_lines, where
+from probe.matching.checks.complaints import Complaints, lost_lines, where
 from probe.matching.checks.wrappers import looked_through, with_wrappers
-from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
 from probe.matching.result import (
@@ -32,9 +29,10 @@ from probe.matching.result import (
     Reason,
     View,
     WeightBundle,
+    other_side,
 )  # fmt: skip
-from probe.matching.settling import settled
-from probe.matching.walk import Walk
+from probe.matching.walk import Walk, left_out, settled
+from probe.notes import Note, note
 from probe.numbers.fused import Fusion
 from probe.structure.tree import Tree
 
@@ -72,48 +70,44 @@ def match(
     MappingError
         the mapping cannot be used; with the line
     """
-    side_a, side_b = (side if isinstance(side, Known) else Known(side) for side in (a, b))
-    trees = with_wrappers(mapping, side_a.tree, side_b.tree)
-    side_a, side_b = (side.of(tree) for side, tree in zip((side_a, side_b), trees, strict=True))
+    sides = {name: side if isinstance(side, Known) else Known(side) for name, side in (("A", a), ("B", b))}
+    trees = with_wrappers(mapping, sides["A"].tree, sides["B"].tree)
+    sides = {name: side.of(tree) for (name, side), tree in zip(sides.items(), trees, strict=True)}
+    weights = {"A": weights_a, "B": weights_b}
     said: list[Note] = []
     if direction is None:
-        direction, is_tie = _direction(mapping, side_a, side_b)
+        direction, is_tie = _direction(mapping, sides["A"], sides["B"])
         if is_tie:
-            direction, is_tie = _tie_broken(mapping, side_a, side_b, weights_a, weights_b)
+            direction, is_tie = _tie_broken(mapping, sides["A"], sides["B"], weights_a, weights_b)
         if is_tie:
             said.append(note("mapping-fits-both-sides"))
-    forwards = direction is Direction.A_TO_B
-    if forwards:
-        found = _Matched(mapping, side_a, side_b, weights_a, weights_b, "AB")
-    else:
-        found = _Matched(mapping, side_b, side_a, weights_b, weights_a, "BA")
-    ignored_a, ignored_b = found.ignored if forwards else found.ignored[::-1]
-    wrong = found.complaints()
+    here = "A" if direction is Direction.A_TO_B else "B"
+    found = _Matched(mapping, sides, weights, here)
+    wrong = found.complaints.all(found.left_out.unused)
     if strict and wrong:
         raise MappingError(
             "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *map(str, wrong)])
         )
-    pairs = found.pairs if forwards else [Pair(pair.b, pair.a, pair.reason) for pair in found.pairs]
-    over = found.stepped if forwards else found.stepped[::-1]
-    with_a = {pair.a for pair in pairs} | ignored_a | over[0].keys() | found.parts("A")
-    with_b = {pair.b for pair in pairs} | ignored_b | over[1].keys() | found.parts("B")
-    left = _left(side_a.tree, with_a), _left(side_b.tree, with_b)
-    trees = (side_a.tree, side_b.tree) if forwards else (side_b.tree, side_a.tree)
-    ruled = [(pair, found.rules[index]) for pair in pairs if (index := pair.a if forwards else pair.b) in found.rules]
+    left = {side: found.left(side) for side in "AB"}
+    bundles, walk, lost = found.bundles, found.walk, found.complaints.lost
+    views = {here: bundles.views, other_side(here): bundles.views_there}
+    ruled = [(pair, rule) for pair in found.pairs if (rule := found.rules.get(pair.a if here == "A" else pair.b))]
     return Matching(
-        tuple(sorted(pairs, key=lambda pair: pair.a)),
-        *left,
+        tuple(sorted(found.pairs, key=lambda pair: pair.a)),
+        left["A"],
+        left["B"],
         direction,
         (*said, *wrong),
-        tuple(found.bundles.bundles),
-        tuple(found.bundles.weights),
-        found.bundles.views if forwards else found.bundles.views_there,
-        found.bundles.views_there if forwards else found.bundles.views,
-        ignored_a,
-        ignored_b,
-        *over,
-        tuple(Doubt(*((i, j) if forwards else (j, i)), laid.instead, laid.why) for i, j, laid in found.walk.doubts),
-        lost_lines(found.missed(), mapping, *trees, pairs, left[forwards], forwards),
+        tuple(bundles.bundles),
+        tuple(bundles.weights),
+        views["A"],
+        views["B"],
+        found.ignored["A"],
+        found.ignored["B"],
+        found.stepped["A"],
+        found.stepped["B"],
+        tuple(Doubt(*((i, j) if here == "A" else (j, i)), laid.instead, laid.why) for i, j, laid in walk.doubts),
+        lost_lines(walk, bundles, lost, found.partners(here), left[other_side(here)], here),
         {pair.a: where(rule, mapping) for pair, rule in ruled},
         {pair.a: rule for pair, rule in ruled},
         tuple(each for each in wrong if each not in found.lost_in_part()),
@@ -150,98 +144,94 @@ def _one_for_one(matching: Matching) -> set[tuple[Place, Place]] | None:
 
 
 class _Matched:
-    """A mapping applied from its source to its target."""
+    """A mapping applied from its source to its target.
+
+    Parameters
+    ----------
+    here
+        the side, A or B, that it is written from
+    """
 
     def __init__(
-        self, mapping: LayerMapping, source: Known, target: Known, weights_here: Fingerprint, weights_there: Fingerprint,
-        sides: str,
-    ) -> None:  # fmt: skip
+        self, mapping: LayerMapping, sides: Mapping[str, Known], weights: Mapping[str, Fingerprint], here: str
+    ) -> None:
+        self._here, self._there = here, other_side(here)
+        source, target = sides[here], sides[self._there]
         read = looked_through(mapping, source.tree, target.tree)
         mapping = read.mapping
         sections, others = SectionIndex(mapping, source.tree), SectionIndex(mapping, target.tree)
-        self.walk = Walk(source, target, read, sections, weights_here, weights_there)
-        self.bundles = Bundles(mapping, sections, source, target, sides[1])
-        self._target, self._others, self._sides = target, others, sides
-        self._ignoring = Ignoring(mapping, source.tree, target.tree)
-        places = self.walk.places()
-        here, there = self.ignored = self._ignoring.ignored(places)
-        left_out = {
+        self.walk = walk = Walk(source, target, read, sections, weights[here], weights[self._there])
+        self.bundles = Bundles(mapping, sections, source, target, self._there)
+        self.complaints = Complaints(walk, self.bundles, others, here)
+        self._trees, self._sections = {side: known.tree for side, known in sides.items()}, others
+        places = walk.places()
+        self.left_out = left_out(mapping, source.tree, target.tree, places)
+        self.ignored = {here: self.left_out.here, self._there: self.left_out.there}
+        alone = {
             i: each
             for i, each in places.items()
-            if not (here.isdisjoint(each.members or (i,)) and there.isdisjoint(each.parts))
+            if not (self.left_out.here.isdisjoint(each.members or (i,)) and self.left_out.there.isdisjoint(each.parts))
         }
-        places = {i: each for i, each in places.items() if i not in left_out}
-        chosen = settled(self.walk, places)
+        places = {i: each for i, each in places.items() if i not in alone}
+        chosen = settled(walk, places)
         for index in chosen:
             if source.tree.wrapped(index) is None:
                 place = places[index]
                 self.bundles.add(index, place.parts, place.rule, place.members)
-        self.bundles.add_weights_of({i: each for i, each in left_out.items() if source.tree.wrapped(i) is None})
-        self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
-        self.rules = {
-            index: rule for index in chosen if (rule := places[index].rule) and places[index].reason is Reason.MAPPED
-        }
+        self.bundles.add_weights_of({i: each for i, each in alone.items() if source.tree.wrapped(i) is None})
+        ends = [((index, places[index].parts[0]), places[index].reason) for index in chosen]
+        self.pairs = [Pair(*(both if here == "A" else both[::-1]), reason) for both, reason in ends]
+        mapped = (index for index in chosen if places[index].reason is Reason.MAPPED)
+        self.rules = {index: rule for index in mapped if (rule := places[index].rule)}
         """by module of the source that a line names, what it says"""
-        self.stepped = self._stepped()
-        self._check_use(source)
+        over = {here: walk.stepped_here, self._there: walk.stepped_there}
+        self.stepped = {side: self._stepped(side, held) for side, held in over.items()}
+        """the modules of both sides that only hold what is paired, and what they hold"""
+        self._check_use(source, target)
 
-    def _stepped(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the modules, here and there, that only hold what is paired, and what they hold."""
-        parts = [self.parts(side) for side in self._sides]
-        paired = {pair.a for pair in self.pairs} | parts[0], {pair.b for pair in self.pairs} | parts[1]
-        here, there = (
-            {
-                outer: inner
-                for outer, inner in held.items()
-                if inner in paired[side] and outer not in paired[side] | self.ignored[side]
-            }
-            for side, held in enumerate((self.walk.stepped_here, self.walk.stepped_there))
-        )
-        return here, there
+    def partners(self, side: str) -> dict[int, int]:
+        """Return the partner of each module of a side, A or B."""
+        return dict((pair.a, pair.b) if side == "A" else (pair.b, pair.a) for pair in self.pairs)
 
-    def parts(self, side: str) -> set[int]:
-        """Return the modules of a side, A or B, that together with others are one of the other side."""
-        return {part for each in self.bundles.bundles if each.side == side for part in each.parts}
+    def _told(self, side: str) -> set[int]:
+        """Return the modules of a side that have a partner, or together with others are one of the other side."""
+        parts = (each.parts for each in self.bundles.bundles if each.side == side)
+        return {*self.partners(side), *(part for each in parts for part in each)}
 
-    def complaints(self) -> list[Note]:
-        return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
+    def _stepped(self, side: str, held: Mapping[int, int]) -> dict[int, int]:
+        told = self._told(side)
+        gone = told | self.ignored[side]
+        return {outer: inner for outer, inner in held.items() if inner in told and outer not in gone}
 
-    def lost(self) -> dict[Rule | ParameterRule, Note]:
-        """Return what is said of the lines that lead to nothing, somewhere or everywhere."""
-        return lost(self.walk, self.bundles, self._others, self._sides[0])
+    def left(self, side: str) -> tuple[int, ...]:
+        """Return the modules of a side without a partner."""
+        tree, gone = self._trees[side], self._told(side) | self.ignored[side] | self.stepped[side].keys()
+        return tuple(i for i in range(len(tree)) if i not in gone and tree.wrapped(i) is None)
 
     def lost_in_part(self) -> list[Note]:
-        """Return what is said of those that pair something elsewhere."""
+        """Return what is said of lines that lead to nothing somewhere, and pair something elsewhere."""
         pairing = {*self.walk.resolved, *self.bundles.used}
-        return [said for rule, said in self.lost().items() if rule in pairing]
+        return [said for rule, said in self.complaints.lost.items() if rule in pairing]
 
-    def missed(self) -> Iterator[Missed]:
-        """Yield the lines that lead to nothing."""
-        return missed_lines(self.walk, self.lost(), self.bundles.missing)
-
-    def _check_use(self, source: Known) -> None:
+    def _check_use(self, source: Known, target: Known) -> None:
         """Refuse a mapping of which nothing was used."""
         walk, mapping = self.walk, self.walk.mapping
         count = len(mapping.rules) + sum(1 for _ in mapping.parameter_rules())
-        if not count or walk.resolved or walk.missed or self.bundles.used or self.bundles.missing or any(self.ignored):
+        is_used = walk.resolved or walk.missed or self.bundles.used or self.bundles.missing
+        if not count or is_used or any(self.ignored.values()):
             return
         members = walk.sections.members
         if all(each.is_optional and not members[each.name] for each in mapping.sections if each.rules or each.params):
             return  # what it is for, these models do not have
-        why = self.complaints()
+        why = self.complaints.all(self.left_out.unused)
         more = [f"and {len(why) - _SHOWN} more"] if len(why) > _SHOWN else []
         some = "".join(f"\n  {text}" for text in [*why[:_SHOWN], *more])
         if walk.blocked:
             raise MappingError(f"{mapping.name}: none of its {count} keys can be used:{some}")
-        sides = (source, walk.sections), (self._target, self._others)
+        sides = (source, walk.sections), (target, self._sections)
         fits_one = any(_resolving(mapping, known, sections) for known, sections in sides)
-        where = self._sides[0] if fits_one else "either side"
+        where = self._here if fits_one else "either side"
         raise MappingError(f"{mapping.name}: none of its {count} keys names a module of {where}:{some}")
-
-
-def direction_of(mapping: LayerMapping, a: Tree, b: Tree) -> Direction:
-    """Return which side a mapping is written from: the one in which more of its keys name something."""
-    return _direction(mapping, Known(a), Known(b))[0]
 
 
 def _direction(mapping: LayerMapping, a: Known, b: Known) -> tuple[Direction, bool]:
@@ -271,11 +261,7 @@ def _resolving(mapping: LayerMapping, known: Known, sections: SectionIndex) -> i
     return count
 
 
-def _left(tree: Tree, paired: set[int]) -> tuple[int, ...]:
-    return tuple(i for i in range(len(tree)) if i not in paired and tree.wrapped(i) is None)
-
-
 __all__ = [
     "Bundle", "Direction", "Doubt", "Fingerprint", "Known", "LostLine", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
-    "direction_of", "match",
+    "match",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from probe.errors import MappingError
@@ -12,7 +12,7 @@ from probe.mapping.patterns import Names, binds, filled, places
 from probe.mapping.rules import Rotary, written
 from probe.mapping.sections import SectionIndex
 from probe.matching.known import Known, canonical_shape
-from probe.matching.result import Bundle, Place, View, WeightBundle
+from probe.matching.result import Bundle, Place, View, WeightBundle, other_side
 from probe.matching.walk import Place as WalkPlace
 from probe.numbers.axis_sums import squeezed
 from probe.numbers.fused import order_of
@@ -48,10 +48,7 @@ class Bundles:
 
     def add(self, index: int, parts: tuple[int, ...], rule: Rule | None, members: tuple[int, ...] = ()) -> None:
         """Take up what is said of a module of the source, or of several, and what it was led to."""
-        rules = self.sections.rules(index)
-        params = dict(rules.params) if rules else {}
         if rule is not None:
-            params.update({each.source: each for each in rule.params})
             if members:
                 self._bundle(parts[0], members, rule)
             elif len(parts) > 1:
@@ -62,7 +59,7 @@ class Bundles:
                 self._repack(index, parts[0], rule)
             if rule.transpose or rule.permute:
                 self._turn_all(parts[0] if members else index, rule)
-        for each in params.values():
+        for each in self._params(index, rule):
             self._parameter(index, parts[0], each)
 
     def add_weights_of(self, ignored: Mapping[int, WalkPlace]) -> None:
@@ -72,12 +69,15 @@ class Bundles:
         """
         elsewhere = {*self.used, *self.missing}
         for index, place in ignored.items():
-            rules = self.sections.rules(index)
-            params = dict(rules.params) if rules else {}
-            params.update({each.source: each for each in (place.rule.params if place.rule else ())})
-            for each in params.values():
+            for each in self._params(index, place.rule):
                 if each not in elsewhere:
                     self._parameter(index, place.parts[0], each, is_alone=True)
+
+    def _params(self, index: int, rule: Rule | None) -> Iterable[ParameterRule]:
+        """Return the lines for parameters of a module: those of its section, and of the line that names it."""
+        rules = self.sections.rules(index)
+        own = {each.source: each for each in (rule.params if rule else ())}
+        return {**(rules.params if rules else {}), **own}.values()
 
     def _bundle(self, index: int, parts: tuple[int, ...], rule: Rule) -> None:
         groups, missing = self._groups(rule)
@@ -94,13 +94,13 @@ class Bundles:
         """Take up that rows lie in another order: the module in which neighbours are turned together is the part."""
         number, missing = self._number(rule, "heads", rotary.heads)
         heads = number or -1
-        whole, part, side = (there, here, "AB"[self.side == "A"]) if rotary.is_interleaved else (here, there, self.side)
+        whole, part, side = (there, here, other_side(self.side)) if rotary.is_interleaved else (here, there, self.side)
         self.bundles.append(Bundle(side, whole, (part,), 1, heads, missing=missing))
         axes = _order(rule, 2) if rule.transpose or rule.permute else ()
         for parameter in self.source.slots.get(here, {}).values():
             shape = canonical_shape(parameter, axes if len(parameter.shape) == 2 else ())
             if heads > 0 and shape and shape[0] % (2 * heads):
-                name = self._path(self.source, (here, parameter.slot))
+                name = self.source.tree.parameter_name(here, parameter.slot)
                 self._fail(rule, f"{name} has {shape[0]} rows, which {heads} heads of two halves do not divide")
 
     def _repack(self, here: int, there: int, rule: Rule) -> None:
@@ -124,7 +124,7 @@ class Bundles:
     def _check_rows(self, rule: Rule | ParameterRule, mine: _Found, theirs: _Found, order: tuple[int, ...]) -> None:
         """Refuse sizes that differ, or that the blocks do not divide."""
         shapes = [canonical_shape(each) for _, each in (mine, theirs) if each is not None]
-        names = [self._path(side, each[0]) for side, each in ((self.source, mine), (self.target, theirs))]
+        names = [side.tree.parameter_name(*each[0]) for side, each in ((self.source, mine), (self.target, theirs))]
         axis = rule.split.axis
         if len({(shape[axis : axis + 1], squeezed(_without(shape, axis))) for shape in shapes}) > 1:
             self._fail(rule, f"the sizes do not fit: {names[0]} has {list(shapes[0])}, {names[1]} {list(shapes[1])}")
@@ -136,7 +136,7 @@ class Bundles:
     def _sides(self, rule: Rule | ParameterRule) -> tuple[Known, Known, str, dict[Place, View]]:
         """Return the side of the whole, that of the parts, the letter of the latter, and the views of the former."""
         if rule.is_reversed:
-            return self.target, self.source, "AB"[self.side == "A"], self.views_there
+            return self.target, self.source, other_side(self.side), self.views_there
         return self.source, self.target, self.side, self.views
 
     def _groups(self, rule: Rule | ParameterRule) -> tuple[int, str]:
@@ -197,9 +197,8 @@ class Bundles:
         if rule.split.shares:
             order, missing = self._order_of_rows(rule)
             self._check_rows(rule, found, rows[0][0], order)
-            made = WeightBundle(
-                side, place, ((rows[0][0][0],),), rule.split.axis, int(not missing), order=order, missing=missing
-            )
+            part, groups = rows[0][0][0], int(not missing)
+            made = WeightBundle(side, place, ((part,),), rule.split.axis, groups, order=order, missing=missing)
             self.weights.append(made)
             return
         if not is_alone and len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
@@ -222,12 +221,12 @@ class Bundles:
         shape = canonical_shape(partner, axes)
         if math.prod(shape) != math.prod(parameter.shape):
             self._fail(
-                rule, f"the sizes do not fit: {self._path(self.source, mine)} has the shape {list(parameter.shape)}, "
-                f"{self._path(self.target, place)} {list(partner.shape)}"
+                rule, f"the sizes do not fit: {self.source.tree.parameter_name(*mine)} has the shape {list(parameter.shape)}, "
+                f"{self.target.tree.parameter_name(*place)} {list(partner.shape)}"
             )  # fmt: skip
         if axes:
             self.views_there[place] = View(partner.canonical_slot, axes)
-        self.weights.append(WeightBundle("AB"[self.side == "A"], place, ((mine,),), shape=shape))
+        self.weights.append(WeightBundle(other_side(self.side), place, ((mine,),), shape=shape))
 
     def rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
         """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""
@@ -252,7 +251,7 @@ class Bundles:
             what = f"permute names {len(rule.permute)} axes" if rule.permute else "transpose needs two axes"
             is_other = isinstance(rule, ParameterRule) and rule.reshape
             why = "; with reshape the axes are those of the other side's parameter" if is_other else ""
-            self._fail(rule, f"{what}, {self._path(known, place)} has the shape {list(parameter.shape)}{why}")
+            self._fail(rule, f"{what}, {known.tree.parameter_name(*place)} has the shape {list(parameter.shape)}{why}")
         return axes
 
     # Sizes
@@ -271,7 +270,7 @@ class Bundles:
             return
         is_stacked = isinstance(rule, ParameterRule) and rule.is_stacked
         shape = canonical_shape(parameter, axes)
-        name = self._path(sides[0], place)
+        name = sides[0].tree.parameter_name(*place)
         if is_stacked:
             if shape[:1] != (len(rows),):
                 self._fail(rule, f"{name} has the shape {list(shape)}, expected {len(rows)} first: so many are there")
@@ -279,7 +278,9 @@ class Bundles:
         axis = rule.split.axis
         for row in rows:
             shapes = [canonical_shape(part) for _, part in row if part is not None]
-            parts = " + ".join(f"{self._path(sides[1], at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True))
+            parts = " + ".join(
+                f"{sides[1].tree.parameter_name(*at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True)
+            )
             if len(shapes) == 1 and squeezed(shapes[0]) == squeezed(shape):
                 continue  # one for one: axes of size 1 are no matter
             rests = {squeezed(_without(each, axis)) for each in (shape, *shapes)}
@@ -297,10 +298,6 @@ class Bundles:
 
     def _fail(self, rule: Rule | ParameterRule, message: str) -> NoReturn:
         raise MappingError(f"{self.mapping.where(rule.line)}: {rule.section}: {written(rule.source)}: {message}")
-
-    def _path(self, side: Known, place: Place) -> str:
-        path = side.tree.path(place[0])
-        return f"{path}.{place[1]}" if path else place[1]
 
 
 def _numbers(known: Known, module: int, path: Names) -> list[dict[str, str]]:
@@ -327,13 +324,10 @@ def _axis_name(axis: int, shape: Sequence[int]) -> str:
 
 def _other_axis(shape: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> str:
     """Return along which axis parts add up, and what says so, if there is one."""
-    for axis in range(len(shape)):
-        rest = {_without(each, axis) for each in (shape, *parts) if len(each) == len(shape)}
-        if (
-            len(rest) == 1
-            and all(len(each) == len(shape) for each in parts)
-            and sum(p[axis] for p in parts) == shape[axis]
-        ):
+    are_alike = all(len(each) == len(shape) for each in parts)
+    for axis in range(len(shape)) if are_alike else ():
+        rest = {_without(each, axis) for each in (shape, *parts)}
+        if len(rest) == 1 and sum(p[axis] for p in parts) == shape[axis]:
             name = _AXES[axis] if len(shape) < 3 else str(axis)
             return f"; along {_axis_name(axis, shape)} they add up: write split: {{axis: {name}}}"
     return ""

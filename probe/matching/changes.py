@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from probe.comparison.notes import Note, as_json, note
-from probe.matching.automatic.increasing import increasing
-from probe.matching.lists import families, number
-from probe.matching.result import Doubt, Matching
+from probe.matching.lists import families, increasing, number
+from probe.matching.result import Doubt, Matching, other_side
+from probe.notes import Note, as_json, note
 from probe.structure.tree import Tree
 
 _ENOUGH = 3
@@ -63,10 +62,18 @@ class _Lists:
     pairs: dict[int, int]
     """by place in the lists"""
 
+    def __post_init__(self) -> None:
+        held = (tree.children[above] for tree, above in zip((self.a, self.b), self.above, strict=True))
+        self.modules = [[each[name] for name in names] for each, names in zip(held, self.names, strict=True)]
+        """here and there, by place"""
+
     def path(self, side: int, place: int) -> str:
         """Return the path of a member."""
-        tree = (self.a, self.b)[side]
-        return tree.path(tree.children[self.above[side]][self.names[side][place]])
+        return (self.a, self.b)[side].path(self.modules[side][place])
+
+    def among(self, side: int, modules: Set[int]) -> list[int]:
+        """Return the places of the members that are among some modules."""
+        return [place for place, index in enumerate(self.modules[side]) if index in modules]
 
     def members(self, side: int, places: Sequence[int]) -> tuple[tuple[str, int], ...]:
         """Return members by their paths and numbers."""
@@ -74,19 +81,15 @@ class _Lists:
 
     def classes(self, side: int, places: Sequence[int]) -> tuple[str, ...]:
         """Return the classes of members, each once."""
-        tree = (self.a, self.b)[side]
-        members = tree.children[self.above[side]]
-        return tuple(dict.fromkeys(tree.class_name(members[self.names[side][place]]) for place in places))
+        return tuple(dict.fromkeys((self.a, self.b)[side].class_name(self.modules[side][place]) for place in places))
 
 
 def changes_of(matching: Matching, a: Tree, b: Tree) -> tuple[Change, ...]:
     """Say what was done to lists of layers, and which modules only hold another one."""
-    partner = {pair.a: pair.b for pair in matching.pairs}
-    left = frozenset(matching.only_a), frozenset(matching.only_b)
     unsure = {(doubt.a, doubt.b): doubt for doubt in matching.doubts}
-    found = [*_of_wrappers((matching.stepped_a, matching.stepped_b), partner, a, b)]
-    for lists in _lists(partner, a, b):
-        alone = [_alone(lists, side, left[side]) for side in (0, 1)]
+    found = [*_of_wrappers(matching, {"A": a, "B": b})]
+    for lists in _lists(matching.partners("A"), a, b):
+        alone = [lists.among(side, frozenset(left)) for side, left in enumerate((matching.only_a, matching.only_b))]
         for side in (1, 0):
             if alone[side]:
                 found.append(_one_sided(lists, side, alone[side], None if alone[1 - side] else unsure.get(lists.above)))
@@ -107,12 +110,6 @@ def _lists(partner: Mapping[int, int], a: Tree, b: Tree) -> Iterator[_Lists]:
                 pairs = {place: places[each] for place, each in partners.items() if each in places}
                 if pairs and max(len(mine), len(theirs)) > 1 and (which == other or len(pairs) >= _ENOUGH):
                     yield _Lists(a, b, (above, there), (mine, theirs), pairs)
-
-
-def _alone(lists: _Lists, side: int, left: frozenset[int]) -> list[int]:
-    tree = (lists.a, lists.b)[side]
-    members = tree.children[lists.above[side]]
-    return [place for place, name in enumerate(lists.names[side]) if members[name] in left]
 
 
 def _one_sided(lists: _Lists, side: int, places: Sequence[int], doubt: Doubt | None) -> Change:
@@ -161,25 +158,22 @@ def _reordered(lists: _Lists) -> Iterator[Change]:
 
 def _swapped(lists: _Lists, places: list[int]) -> Change:
     a, b = tuple(lists.path(0, i) for i in places), tuple(lists.path(1, lists.pairs[i]) for i in places)
-    classes = lists.a.class_name(lists.a.by_path[a[0]]), lists.a.class_name(lists.a.by_path[a[1]])
+    classes = tuple(lists.a.class_name(lists.modules[0][i]) for i in places)
     return Change(ChangeKind.SWAPPED, a, b, note("layers-swapped", a=a, b=b, classes=classes))
 
 
-def _of_wrappers(
-    stepped: tuple[Mapping[int, int], Mapping[int, int]], partner: Mapping[int, int], a: Tree, b: Tree
-) -> Iterator[Change]:
+def _of_wrappers(matching: Matching, trees: Mapping[str, Tree]) -> Iterator[Change]:
     """Say which modules only hold another one, which its partner does without."""
-    back = {theirs: mine for mine, theirs in partner.items()}
-    for name, tree, other, held, counterpart in (("B", b, a, stepped[1], back), ("A", a, b, stepped[0], partner)):
-        for outer, inner in held.items():
+    for name, kind in (("B", ChangeKind.WRAPPED), ("A", ChangeKind.UNWRAPPED)):
+        tree, side = trees[name], other_side(name)
+        counterpart = matching.partners(name)
+        for outer, inner in matching.stepped(name).items():
             if inner not in counterpart:
                 continue
-            side, path = "A" if name == "B" else "B", other.path(counterpart[inner])
+            path, of_other = tree.path(outer), trees[side].path(counterpart[inner])
             said = note(
-                "module-only-holds", side=name, path=tree.path(outer), class_name=tree.class_name(outer), inner=tree.path(inner),
-                inner_class=tree.class_name(inner), other=side, of_other=path,
+                "module-only-holds", side=name, path=path, class_name=tree.class_name(outer), inner=tree.path(inner),
+                inner_class=tree.class_name(inner), other=side, of_other=of_other,
             )  # fmt: skip
-            if name == "B":
-                yield Change(ChangeKind.WRAPPED, (path,), (tree.path(outer),), said)
-            else:
-                yield Change(ChangeKind.UNWRAPPED, (tree.path(outer),), (path,), said)
+            ends = (of_other,), (path,)
+            yield Change(kind, *(ends if name == "B" else ends[::-1]), said)

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from probe.mapping import LayerMapping
 from probe.mapping.parsing import parse_mapping
@@ -73,7 +73,7 @@ def draft(
 
 
 def is_written_from_a(matching: Matching) -> bool:
-    """Tell whether the keys of a draft are modules of A: several for one can only be said from the side that has the one."""
+    """Return True if the keys of a draft are modules of A: several for one are said from the side that has the one."""
     several = (bundle for bundle in matching.weight_bundles if not bundle.is_one_for_one)
     sides = Counter(bundle.side for bundle in (*matching.bundles, *several))
     return sides["A"] <= sides["B"]
@@ -88,16 +88,19 @@ class _Draft:
         self.matching, self.lonely = matching, lonely
         self.forwards = is_written_from_a(matching)
         self.source, self.target = (a, b) if self.forwards else (b, a)
+        self.trees = a.tree, b.tree
         self.here, self.there = self.source.tree, self.target.tree
-        stepped = matching.stepped_a, matching.stepped_b
-        self.stepped, over = stepped if self.forwards else stepped[::-1]
+        here, parts_side = ("A", "B") if self.forwards else ("B", "A")
+        self.stepped, over = matching.stepped(here), matching.stepped(parts_side)
+        self.views, self.views_there = matching.views(here), matching.views(parts_side)
         self.holders = {inner: outer for outer, inner in over.items() if outer != self.there.root}
         """modules of the target that are all that another one holds, and those that are stepped over"""
-        parts_side = "B" if self.forwards else "A"
         self.bundles = {bundle.whole: bundle for bundle in matching.bundles if bundle.side == parts_side}
-        weights = [_turned_round(each) if each.is_one_for_one and each.side != parts_side else each
-                   for each in matching.weight_bundles]  # fmt: skip
-        self.weights = [bundle for bundle in weights if bundle.side == parts_side]
+        self.weights = [
+            each if each.side == parts_side else each.turned_round()
+            for each in matching.weight_bundles
+            if each.side == parts_side or each.is_one_for_one
+        ]
         self.unsaid = len(matching.bundles) + len(matching.weight_bundles) - len(self.bundles) - len(self.weights)
         unsaid = {bundle.parts[0] for bundle in matching.bundles if bundle.side != parts_side}
         pairs = {pair.a if self.forwards else pair.b: pair for pair in matching.pairs}
@@ -134,8 +137,7 @@ class _Draft:
         unseen = sum(not bundle.is_known for bundle in (*self.bundles.values(), *self.weights))
         if unseen:
             yield f"# Of {unseen} how several lie in one is not known; their lines are marked with # ? as well."
-        trees = (self.here, self.there) if self.forwards else (self.there, self.here)
-        for change in changes_of(self.matching, *trees):
+        for change in changes_of(self.matching, *self.trees):
             yield from textwrap.wrap(change.text, _WIDTH, initial_indent="# ", subsequent_indent="#   ",
                                      break_long_words=False, break_on_hyphens=False)  # fmt: skip
         if self.unsaid:
@@ -150,7 +152,7 @@ class _Draft:
             if i == self.here.root or self._is_held(i):
                 continue
             start, value = self._value(i, i in spelled_out)
-            line = by_class[self._class_of(start), self._below(self.here, i, start)]
+            line = by_class[self._class_of(start), _below(self.here, i, start)]
             line.values[start] = value
             line.pairs.append(self.pairs[i])
         found: dict[str, dict[str, _Line]] = {}
@@ -161,7 +163,7 @@ class _Draft:
         return found
 
     def _is_held(self, i: int) -> bool:
-        """Tell whether a module is what a wrapper, or another one that is stepped over, holds: nobody names it."""
+        """Return True if a module is what a wrapper, or another one that is stepped over, holds: nobody names it."""
         parent = self.here.modules[i].parent
         return self.here.wrapped(parent) == self.here.name(i) or self.stepped.get(parent) == i
 
@@ -169,11 +171,10 @@ class _Draft:
         """Return the nearest module around one whose partner is around its partner, and what to say from there."""
         bundle = self.bundles.get(i)
         parts = bundle.parts if bundle is not None else (self.partner[i],)
-        start = self.here.root if is_spelled_out else self.here.modules[i].parent
-        while start != self.here.root and not self._holds(start, parts):
-            start = self.here.modules[start].parent
+        around = () if is_spelled_out else self.here.ancestors(i)
+        start = next((start for start in around if self._holds(start, parts)), self.here.root)
         top = self.there.unwrapped(self.partner.get(start, self.there.root))
-        paths = tuple(self._below(self.there, self.holders.get(part, part), top) for part in parts)
+        paths = tuple(_below(self.there, self.holders.get(part, part), top) for part in parts)
         return start, (paths, bundle.groups, bundle.is_known) if bundle is not None else (paths, 1, True)
 
     def _holds(self, start: int, parts: Sequence[int]) -> bool:
@@ -181,20 +182,7 @@ class _Draft:
         if top is None or self.here.wrapped(start) is not None:
             return False
         top = self.there.unwrapped(top)
-        return all(part != top and self._is_below(part, top) for part in parts)
-
-    def _is_below(self, index: int, top: int) -> bool:
-        while index > top:
-            index = self.there.modules[index].parent
-        return index == top
-
-    def _below(self, tree: Tree, index: int, top: int) -> str:
-        names = []
-        while index not in (top, -1):
-            if tree.wrapped(tree.modules[index].parent) != tree.name(index):
-                names.append(tree.name(index))
-            index = tree.modules[index].parent
-        return ".".join(reversed(names))
+        return all(top in self.there.ancestors(part) for part in parts)
 
     def _class_of(self, start: int) -> str:
         is_top = self.here.unwrapped(self.here.root) == self.here.unwrapped(start)
@@ -245,13 +233,15 @@ class _Draft:
         said: set[tuple[str, str]] = set()
         for bundle in self.weights:
             whole, slot = bundle.whole
-            start = self._start(whole, [k for row in bundle.parts for k, _ in row], bundle.is_one_for_one)
+            start = self._start(*bundle.ends, bundle.is_one_for_one)
             if start is None:
                 continue
-            section, path = self._class_of(start), self._below(self.here, whole, start)
+            section, path = self._class_of(start), _below(self.here, whole, start)
             slot = f"{path}.{slot}" if path else slot
             top = self.there.unwrapped(self.partner[start])
-            targets = [self._parameter(bundle, n, top) for n in range(len(bundle.parts[0]))]
+            paths = ((_below(self.there, module, top), name) for module, name in bundle.parts[0])
+            paths = ((_NUMBER.sub("{i}", path, count=1) if bundle.stacked else path, name) for path, name in paths)
+            targets = [f"{path}.{name}" if path else name for path, name in paths]
             how = self._how(bundle)
             value = _quoted(targets[0]) if bundle.is_one_for_one else f"[{', '.join(map(_quoted, targets))}]"
             listed = f"{{to: {value}{how}}}"
@@ -264,21 +254,16 @@ class _Draft:
 
     def _start(self, whole: int, parts: Sequence[int], is_one_for_one: bool) -> int | None:
         """Return the module at which to say in which weight others lie: that one's, for one for one also one around it."""
-        start = whole
-        while start not in self.partner or not all(self._is_below(k, self.partner[start]) for k in parts):
-            start = self.here.modules[start].parent if is_one_for_one else -1
-            if start < 0:
-                return None
-        return start
+        around = (whole, *self.here.ancestors(whole)) if is_one_for_one else (whole,)
+        holders = set.intersection(*({part, *self.there.ancestors(part)} for part in parts))
+        return next((start for start in around if self.partner.get(start) in holders), None)
 
     def _names(self) -> Iterator[tuple[str, str]]:
         """Yield section and line of parameters that a guess names, or turns; those of parts can only be told at the whole."""
         parts = {part for bundle in self.bundles.values() for part in bundle.parts}
-        views = (self.matching.views_a, self.matching.views_b)
-        mine, theirs = views if self.forwards else views[::-1]
         back = {j: i for i, j in self.partner.items()}
-        said = [(module, slot, view.name, view) for (module, slot), view in mine.items()]
-        said += [(back.get(j), view.name, slot, view) for (j, slot), view in theirs.items() if j not in parts]
+        said = [(module, slot, view.name, view) for (module, slot), view in self.views.items()]
+        said += [(back.get(j), view.name, slot, view) for (j, slot), view in self.views_there.items() if j not in parts]
         lines: dict[tuple[str, str], tuple[str, float]] = {}
         for module, key, name, view in said:
             if module is not None and view.confidence < 1:
@@ -289,55 +274,36 @@ class _Draft:
         for (section, key), (value, sure) in lines.items():
             yield section, f"    {_quoted(key)}: {value}  # {'? ' if sure < UNSURE else ''}a guess, {sure:.2f}"
 
-    def _parameter(self, bundle: WeightBundle, n: int, top: int) -> str:
-        module, slot = bundle.parts[0][n]
-        path = self._below(self.there, module, top)
-        if bundle.stacked:
-            path = _NUMBER.sub("{i}", path, count=1)
-        return f"{path}.{slot}" if path else slot
-
     def _how(self, bundle: WeightBundle) -> str:
-        views = self.matching.views_a, self.matching.views_b
-        mine, theirs = views if self.forwards else views[::-1]
-        ends = [mine.get(bundle.whole), *([theirs.get(bundle.parts[0][0])] if bundle.is_one_for_one else [])]
+        there = [self.views_there.get(bundle.parts[0][0])] if bundle.is_one_for_one else []
+        ends = [self.views.get(bundle.whole), *there]
         turned = ", transpose: true" if any(view is not None and view.axes for view in ends) else ""
         turned += ", reshape: true" if bundle.shape else ""
         split = f", split: {{groups: {self._groups(bundle.groups)}}}" if bundle.groups > 1 else ""
         return f"{turned}{split}"
 
     def _left(self) -> Iterator[str]:
-        for name, tree, left in (
-            ("A", self.here if self.forwards else self.there, self.matching.only_a),
-            ("B", self.there if self.forwards else self.here, self.matching.only_b),
-        ):  # fmt: skip
-            known = set(left)
-            outermost = [index for index in left if tree.modules[index].parent not in known]
-            counts = Counter(_starred(tree.path(index)) for index in outermost)
-            inside = Counter(
-                _starred(tree.path(index)) for index in outermost for each in tree.subtree(index) if each in known
-            )
-            paths = {_starred(tree.path(index)): tree.path(index) for index in outermost}
-            if paths:
-                yield f"# Without a counterpart in {name}:"
-            for starred, path in list(paths.items())[:_MOST_LEFT]:
-                count, more = counts[starred], inside[starred] - counts[starred]
-                shown = f"{starred} ×{count}" if count > 1 else path or "the whole model"
+        for name, tree in zip("AB", self.trees, strict=True):
+            left = set(self.matching.only(name))
+            outermost: dict[str, list[int]] = defaultdict(list)
+            for index in self.matching.only(name):
+                if tree.modules[index].parent not in left:
+                    outermost[_starred(tree.path(index))].append(index)
+            shown = []
+            for starred, alike in outermost.items():
+                more = sum(each in left for index in alike for each in tree.subtree(index)) - len(alike)
+                what = f"{starred} ×{len(alike)}" if len(alike) > 1 else tree.path(alike[0]) or "the whole model"
                 modules = "1 module" if more == 1 else f"{more} modules"
-                yield f"#   {shown} and {modules} inside" if more else f"#   {shown}"
-            if len(paths) > _MOST_LEFT:
-                yield f"#   and {len(paths) - _MOST_LEFT} more"
+                shown.append(f"{what} and {modules} inside" if more else what)
+            yield from _listed(f"# Without a counterpart in {name}:", shown)
 
     def _lonely(self) -> Iterator[str]:
         """Yield the weights without a partner, but for those of modules that are left with all that is in them."""
-        trees = (self.here, self.there) if self.forwards else (self.there, self.here)
-        lefts = self.matching.only_a, self.matching.only_b
-        for name, weights, tree, left in zip("AB", self.lonely, trees, map(set, lefts), strict=True):
+        for name, weights, tree in zip("AB", self.lonely, self.trees, strict=True):
+            left = set(self.matching.only(name))
             shown = numbered(each for each in weights if not _is_left_whole(tree, left, each.rpartition(".")[0]))
-            if shown:
-                yield f"# Weights of {name} that are not compared; a line of params would say with which:"
-            yield from (f"#   {each}" for each in shown[:_MOST_LEFT])
-            if len(shown) > _MOST_LEFT:
-                yield f"#   and {len(shown) - _MOST_LEFT} more"
+            title = f"# Weights of {name} that are not compared; a line of params would say with which:"
+            yield from _listed(title, shown)
 
     # Whether it says what it should
 
@@ -348,7 +314,7 @@ class _Draft:
         return [i for i, pair in self.pairs.items() if (pair.a, pair.b) not in found and not self._is_held(i)]
 
     def leave_out_lists(self, text: str) -> bool:
-        """Leave out lists of which a text would pair members that are none, by their numbers; tell whether there are any.
+        """Leave out lists of which a text would pair members that are none, by their numbers; return True if there are any.
 
         Where one side's list has attentions and MLPs in turns, and the other's whole layers, ``1`` is not ``1``.
         """
@@ -369,10 +335,23 @@ class _Draft:
         return match(*sides, mapping, _nothing, _nothing, direction)
 
 
-def _turned_round(bundle: WeightBundle) -> WeightBundle:
-    """Return one parameter for one with the sides changed."""
-    side = "A" if bundle.side == "B" else "B"
-    return replace(bundle, side=side, whole=bundle.parts[0][0], parts=((bundle.whole,),))
+def _below(tree: Tree, index: int, top: int) -> str:
+    """Return the path of a module from one around it, without what wrappers call what they hold."""
+    names = []
+    while index not in (top, -1):
+        if tree.wrapped(tree.modules[index].parent) != tree.name(index):
+            names.append(tree.name(index))
+        index = tree.modules[index].parent
+    return ".".join(reversed(names))
+
+
+def _listed(title: str, shown: Sequence[str]) -> Iterator[str]:
+    """Yield a title and what stands below it, if anything does."""
+    if shown:
+        yield title
+    yield from (f"#   {each}" for each in shown[:_MOST_LEFT])
+    if len(shown) > _MOST_LEFT:
+        yield f"#   and {len(shown) - _MOST_LEFT} more"
 
 
 def _nothing(_: int) -> frozenset[object]:
@@ -380,7 +359,7 @@ def _nothing(_: int) -> frozenset[object]:
 
 
 def _is_left_whole(tree: Tree, left: Set[int], path: str) -> bool:
-    """Tell whether the outermost module that is left around a path has nothing in it that is not left."""
+    """Return True if the outermost module that is left around a path has nothing in it that is not left."""
     index = tree.by_path[storable_text(path)]  # names of weights are stored as they are, paths as HDF5 can hold them
     if index not in left:
         return False

@@ -18,15 +18,21 @@ def fingerprints(a: Reader, tree_a: Tree, b: Reader, tree_b: Tree) -> tuple[Fing
     Size, smallest and largest element of each; where the two sides hold them in other dtypes, the latter as bfloat16
     has them. What is all one number tells nothing.
     """
-    rows = [_initial(side) for side in (a, b)]
+    rows = [initial(side)[0] for side in (a, b)]
     is_cast = set(rows[0]["dtype"].tolist()) != set(rows[1]["dtype"].tolist())
     return _fingerprint(a, tree_a, rows[0], is_cast), _fingerprint(b, tree_b, rows[1], is_cast)
 
 
-def _initial(side: Reader) -> np.ndarray:
-    step = int(side.steps["step"][0]) if len(side.steps) else -1
-    rows = side.of_step("records", step)
-    return rows[(rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT)]
+def first_step(side: Reader) -> int:
+    """Return the first step of a recording, −1 if it has none."""
+    return int(side.steps["step"][0]) if len(side.steps) else -1
+
+
+def initial(side: Reader, role: Role = Role.PARAM) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the parameters, or the buffers, begin the first step with, and at which of its rows."""
+    rows = side.of_step("records", first_step(side))
+    at = np.flatnonzero((rows["role"] == role) & (rows["phase"] == Phase.INIT))
+    return rows[at], at
 
 
 def _fingerprint(side: Reader, tree: Tree, rows: np.ndarray, is_cast: bool) -> Fingerprint:

@@ -12,7 +12,7 @@ from probe.matching.result import Place
 from probe.records import ParameterInfo
 from probe.structure.tree import Tree
 
-_ALIASES = (
+ALIASES = (
     ("num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"),
     ("num_attention_heads", "n_heads", "num_heads", "n_head"),
 )
@@ -76,7 +76,7 @@ class Known:
         return sum(math.prod(each.shape) for each in found.values() if not each.is_buffer)
 
     def is_as_large(self, outer: int, inner: int, other: Known, like: int) -> bool:
-        """Tell whether a module, rather than one in it, has as many elements as a module of another side; of equals the outer."""
+        """Return True if a module, rather than one in it, is as large as a module of another side; of equals the outer."""
         wanted = other.elements(like)
         return abs(self.elements(outer) - wanted) <= abs(self.elements(inner) - wanted)
 
@@ -103,7 +103,7 @@ class Known:
         config: Any = self.config or {}
         for name in path:
             config = config.get(name) if isinstance(config, Mapping) else None
-        keys = next(([last, *sorted({*names} - {last})] for names in _ALIASES if last in names), [last])
+        keys = next(([last, *sorted({*names} - {last})] for names in ALIASES if last in names), [last])
         if not isinstance(config, Mapping):
             return None
         for depth in (_here, _below):

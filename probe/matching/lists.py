@@ -7,11 +7,16 @@ in the names, and said.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from probe.matching.result import Reason
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 Fingerprint = Callable[[int], frozenset[object]]
 """what identifies the weights of a module and all below it: a set of keys, one for each weight"""
@@ -93,11 +98,8 @@ class _Scores:
 
 def families(children: dict[str, int]) -> dict[str, list[str]]:
     """Return names that differ in one number only, by what they have in common, in the order of the numbers."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in children:
-        if len(_NUMBER.findall(name)) == 1:
-            found[family(name)].append(name)
-    return {which: sorted(names, key=number) for which, names in found.items()}
+    numbered = (name for name in children if len(_NUMBER.findall(name)) == 1)
+    return {which: sorted(names, key=number) for which, names in grouped(numbered, family).items()}
 
 
 def family(name: str) -> str:
@@ -137,9 +139,10 @@ def _rank(members: Sequence[Member]) -> tuple[int, list[tuple[int, str, list[str
 
 
 def _leave_out(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
-    """Tell whether the shorter list has numbers of the longer one and not its first ones: a list that was cut counts from the start.
+    """Return True if the shorter list has numbers of the longer one and not its first ones.
 
-    Such a name was kept, as that of ``bn2`` where ``bn1`` has gone into a module of its own.
+    A list that was cut counts from the start. Such a name was kept, as that of ``bn2`` where ``bn1`` has gone into a
+    module of its own.
     """
     numbers = [member.number for member in theirs]
     kept = [member.number for member in mine]
@@ -147,7 +150,7 @@ def _leave_out(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
 
 
 def _fit_by_number(score: _Scores) -> bool:
-    """Tell whether no member is one of another number by its weights, or of another class than that of its own."""
+    """Return True if no member is one of another number by its weights, or of another class than that of its own."""
     places = {member.number: j for j, member in enumerate(score.theirs)}
     for i, member in enumerate(score.mine):
         j = places.get(member.number)
@@ -192,19 +195,16 @@ def _exchanged(score: _Scores, found: dict[int, int]) -> None:
         if i not in found and j not in taken:
             found[i] = j
             taken.add(j)
-    left_a = _by_class(score.mine, (i for i in range(len(score.mine)) if i not in found))
-    left_b = _by_class(score.theirs, (j for j in range(len(score.theirs)) if j not in taken))
-    for which, places in left_a.items():
-        others = left_b.get(which, [])
-        if len(places) == len(others) == 1 and not (score.by_weights and which[1]):
-            found[places[0]] = others[0]
+    left, right = _left_by_class(score.mine, found.keys()), _left_by_class(score.theirs, taken)
+    for i, j, count in evenly(left, right):
+        if count == 1 and not (score.by_weights and score.mine[i].weights):
+            found[i] = j
 
 
-def _by_class(members: Sequence[Member], places: Iterable[int]) -> dict[tuple[str, bool], list[int]]:
-    found: dict[tuple[str, bool], list[int]] = defaultdict(list)
-    for place in places:
-        found[members[place].class_name, bool(members[place].weights)].append(place)
-    return found
+def _left_by_class(members: Sequence[Member], done: Set[int]) -> dict[tuple[str, bool], list[int]]:
+    """Return the places of members without a partner, by class and whether anything is known of their weights."""
+    left = (place for place in range(len(members)) if place not in done)
+    return grouped(left, lambda place: (members[place].class_name, bool(members[place].weights)))
 
 
 def _doubt(score: _Scores, early: dict[int, int], late: dict[int, int]) -> tuple[tuple[int, ...], str]:
@@ -233,3 +233,44 @@ def _distinctive(members: Sequence[Member]) -> list[frozenset[object]]:
 
 def _alike(a: frozenset[object], b: frozenset[object]) -> bool:
     return bool(a) and bool(b) and 2 * len(a & b) > min(len(a), len(b))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return lists of what has the same key, in order."""
+    found: dict[K, list[T]] = {}
+    for each in items:
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
+def evenly(left: Mapping[K, Sequence[T]], right: Mapping[K, Sequence[T]]) -> Iterator[tuple[T, T, int]]:
+    """Yield what stands in the same place in two lists of one key and length, and this length."""
+    for which, mine in left.items():
+        theirs = right.get(which, ())
+        if len(mine) == len(theirs):
+            yield from ((one, other, len(mine)) for one, other in zip(mine, theirs, strict=True))
+
+
+def increasing(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest part of points, sorted by the first, in which the second grows too.
+
+    >>> increasing([(0, 2), (1, 0), (2, 1), (3, 5)])
+    [(1, 0), (2, 1), (3, 5)]
+    """
+    tails: list[int] = []
+    at: list[int] = []
+    before: list[int] = []
+    for place, (_, value) in enumerate(points):
+        k = bisect_left(tails, value)
+        before.append(at[k - 1] if k else -1)
+        if k == len(tails):
+            tails.append(value)
+            at.append(place)
+        else:
+            tails[k], at[k] = value, place
+    found = []
+    place = at[-1] if at else -1
+    while place >= 0:
+        found.append(points[place])
+        place = before[place]
+    return found[::-1]

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Set
 
 from probe.matching.known import Known
+from probe.matching.lists import grouped
 from probe.matching.result import Matching, Place
 from probe.numbers.layouts import recorded_kind, unpacked
+from probe.records import ParameterInfo
 
-_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
 def loose_weights(
@@ -38,61 +40,49 @@ def of_modules_not_left(names: Iterable[str], known: Known, left: Iterable[int])
 
 class _Side:
     def __init__(self, side: str, matching: Matching, known: Known, framework: str, unmeasured: Set[int]) -> None:
-        is_a = side == "A"
         self.known, self.framework, self.unmeasured = known, framework, unmeasured
-        self.views = matching.views_a if is_a else matching.views_b
-        self.ignored = matching.ignored_a if is_a else matching.ignored_b
-        self.partner = {(p.a if is_a else p.b): (p.b if is_a else p.a) for p in matching.pairs}
-        self.apart = matching.compared_apart(side)
-        self.bundled = {m for each in matching.bundles for m in (each.parts if each.side == side else (each.whole,))}
-        self.names = {
-            module: {
-                self.name((module, slot), each.canonical_slot if each.slot == slot else slot)
-                for slot, each in slots.items()
-                if not each.is_buffer
-            }
-            for module, slots in known.slots.items()
-        }
+        self.views, self.partner = matching.views(side), matching.partners(side)
+        self.apart, self.told = matching.compared_apart(side), matching.ignored(side) | matching.bundled(side)
 
     def name(self, place: Place, canonical: str) -> str:
         """Return what the partner calls a weight."""
         return self.views[place].name if place in self.views else canonical
 
+    def names(self, module: int) -> set[str]:
+        """Return what the partner calls the weights of a module."""
+        own = ((slot, each) for slot, each in self.known.slots.get(module, {}).items() if not each.is_buffer)
+        return {self.name((module, slot), each.canonical_slot if each.slot == slot else slot) for slot, each in own}
+
     def loose(self, other: _Side) -> list[str]:
         """Return the weights without a partner, by the first of their names."""
-        found = []
-        by_path = self.known.tree.by_path
-        for each in self.known.parameters or ():
-            names = (name.rpartition(".") for name in each.names)
-            places = [(by_path[path], slot) for path, _, slot in names if path in by_path]
-            is_told = each.is_buffer or any(
-                place in self.apart
-                or place[0] in self.ignored | self.bundled
-                or self._is_paired(place, self.name(place, each.canonical_slot), other)
-                for place in places
-            )
-            if not is_told:
-                found.append(each.names[0])
-        return found
+        weights = (each for each in self.known.parameters or () if not each.is_buffer)
+        return [
+            each.names[0]
+            for each in weights
+            if not any(self._is_told(place, each, other) for place in self._places(each))
+        ]
 
-    def _is_paired(self, place: Place, name: str, other: _Side) -> bool:
-        there = self.partner.get(place[0])
-        if there is None:
-            return False
-        if there in other.unmeasured or name in other.names.get(there, ()):
+    def _places(self, parameter: ParameterInfo) -> list[Place]:
+        names, by_path = (name.rpartition(".") for name in parameter.names), self.known.tree.by_path
+        return [(by_path[path], slot) for path, _, slot in names if path in by_path]
+
+    def _is_told(self, place: Place, parameter: ParameterInfo, other: _Side) -> bool:
+        module, slot = place
+        if place in self.apart or module in self.told:
             return True
-        parts = unpacked(self.framework, recorded_kind(self.framework, self.known.tree.modules[place[0]]), place[1])
+        there, name = self.partner.get(module), self.name(place, parameter.canonical_slot)
+        if there is None or there in other.unmeasured or name in other.names(there):
+            return there is not None
+        parts = unpacked(self.framework, recorded_kind(self.framework, self.known.tree.modules[module]), slot)
         return bool(parts) and all(other.known.parameter(there, part.split(".")) is not None for part in parts)
 
 
 def numbered(names: Iterable[str]) -> list[str]:
     """Return names; those that differ in numbers only as one, with ``{i}`` and how many there are."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(numbers_left_out(name), []).append(name)
-    return [f"{name} ×{len(each)}" if len(each) > 1 else each[0] for name, each in groups.items()]
+    groups = grouped(names, numbers_left_out).items()
+    return [f"{name} ×{len(each)}" if len(each) > 1 else each[0] for name, each in groups]
 
 
 def numbers_left_out(name: str) -> str:
     """Return a name with ``{i}`` in the place of each number."""
-    return _NUMBER.sub("{i}", name)
+    return NUMBER.sub("{i}", name)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from probe.comparison.notes import Note
+from probe.errors import ConfigError
 from probe.mapping import Rule
+from probe.notes import Note
 from probe.numbers.fused import Fusion
 
 Place = tuple[int, str]
 """(module, slot) of a parameter"""
+
+
+def other_side(side: str) -> str:
+    """Return ``B`` for ``A`` and ``A`` for ``B``."""
+    return "A" if side == "B" else "B"
 
 
 class Reason(enum.StrEnum):
@@ -28,6 +34,13 @@ class Direction(enum.StrEnum):
 
     A_TO_B = "a-to-b"
     B_TO_A = "b-to-a"
+
+    @classmethod
+    def named(cls, name: str | None) -> Direction | None:
+        """Return a direction by its name. Raises ConfigError."""
+        if name is None or name in list(cls):
+            return None if name is None else cls(name)
+        raise ConfigError(f"direction={name!r} is not known; expected {' or '.join(map(repr, map(str, cls)))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,11 @@ class Bundle:
     missing: str = field(default="", compare=False)
     """the line of a mapping, and the number in it that no recorded configuration has"""
 
+    @property
+    def ends(self) -> tuple[int, tuple[int, ...]]:
+        """Module of the whole, and those of the parts."""
+        return self.whole, self.parts
+
 
 @dataclass(frozen=True, slots=True)
 class WeightBundle:
@@ -98,9 +116,18 @@ class WeightBundle:
     """buffers on one side, as a table may be, parameters on the other: they are compared as parameters"""
 
     @property
+    def ends(self) -> tuple[int, tuple[int, ...]]:
+        """Module of the whole, and those of the parts."""
+        return self.whole[0], tuple(module for row in self.parts for module, _ in row)
+
+    @property
     def is_one_for_one(self) -> bool:
         """Whether it is one parameter for one, which may be said from either side."""
         return len(self.parts) == len(self.parts[0]) == 1 and not self.stacked and not self.rotary and self.groups == 1
+
+    def turned_round(self) -> WeightBundle:
+        """Return one parameter for one, said from the other side."""
+        return replace(self, side=other_side(self.side), whole=self.parts[0][0], parts=((self.whole,),))
 
     @property
     def fusion(self) -> Fusion:
@@ -196,6 +223,31 @@ class Matching:
     def mistakes(self) -> tuple[str, ...]:
         """The lines of the mapping that do nothing, each as a sentence."""
         return tuple(map(str, self.mistaken))
+
+    def partners(self, side: str) -> dict[int, int]:
+        """Return the partner of each module of a side, A or B, that has one."""
+        return dict((pair.a, pair.b) if side == "A" else (pair.b, pair.a) for pair in self.pairs)
+
+    def only(self, side: str) -> tuple[int, ...]:
+        """Return the modules of a side that are left."""
+        return self.only_a if side == "A" else self.only_b
+
+    def ignored(self, side: str) -> frozenset[int]:
+        """Return the modules of a side that the mapping leaves out."""
+        return self.ignored_a if side == "A" else self.ignored_b
+
+    def stepped(self, side: str) -> Mapping[int, int]:
+        """Return the modules of a side that only hold another one, each with that one."""
+        return self.stepped_a if side == "A" else self.stepped_b
+
+    def views(self, side: str) -> Mapping[Place, View]:
+        """Return how parameters of a side are to be read, where a mapping or a guess says it."""
+        return self.views_a if side == "A" else self.views_b
+
+    def bundled(self, side: str) -> frozenset[int]:
+        """Return the modules of a side that are several, or one of several, on the other side."""
+        ends = ((each.parts if each.side == side else (each.whole,)) for each in self.bundles)
+        return frozenset(module for modules in ends for module in modules)
 
     def compared_apart(self, side: str) -> frozenset[Place]:
         """Return the parameters of a side, A or B, that are compared with several, or lie in one, of the other side."""

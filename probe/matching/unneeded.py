@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from probe.matching.automatic import likeness
+from probe.matching.automatic.likeness import NEVER_ALIKE
 from probe.matching.automatic.outline import Outline
 from probe.matching.changes import Change, ChangeKind
 from probe.matching.result import Matching
 from probe.structure.tree import Tree
 
 _MISSED = (ChangeKind.INSERTED, ChangeKind.REMOVED)
-_NEVER_ALIKE = ("rotary", "dropout")
-"""kinds of which one is not as good as another: nobody expects them to be pairs"""
 
 
 def needing_no_partner(
@@ -49,16 +47,10 @@ def listed(tree: Tree, modules: Iterable[int]) -> str:
 class _Side:
     def __init__(self, outline: Outline, name: str, matching: Matching, changes: Sequence[Change]) -> None:
         self.outline, self.tree = outline, outline.tree
-        is_a = name == "A"
-        self.left = set(matching.only_a if is_a else matching.only_b)
-        self.partner = {(pair.a if is_a else pair.b): (pair.b if is_a else pair.a) for pair in matching.pairs}
+        self.left, self.partner = set(matching.only(name)), matching.partners(name)
         self._compared = matching.compared_apart(name)
-        tops = {
-            outline.tree.by_path[path]
-            for change in changes
-            if change.kind in _MISSED
-            for path in (change.a if is_a else change.b)
-        }
+        missed = (change.a if name == "A" else change.b for change in changes if change.kind in _MISSED)
+        tops = {outline.tree.by_path[path] for paths in missed for path in paths}
         self._missed = {index for top in tops for index in outline.tree.subtree(top)}
         self.unneeded: set[int] = set()
 
@@ -73,26 +65,24 @@ class _Side:
         if any(child in self.left and child not in self.unneeded for child in inside):
             return False
         if self.outline.weights[index]:
-            return {(index, name) for name in self.outline.slots[index]} <= self._compared
+            return {
+                (index, weight.recorded) for weight in self.outline.weights[index] if weight.recorded
+            } <= self._compared
         if inside or self.outline.adds_nothing(index):
             return True
-        name = self.tree.class_name(index)
-        kind = likeness.kind_of(name)
+        name, kind = self.tree.class_name(index), self.outline.kind(index)
         if index in self.outline.unmeasured or "dropout" in name.lower() or (self.outline.lacks_sizes and not kind):
             return False
-        return kind in _NEVER_ALIKE or not any(self._is_like(index, each, other) for each in other.left)
+        return kind in NEVER_ALIKE or not any(self._is_like(index, each, other) for each in other.left)
 
     def _is_like(self, index: int, there: int, other: _Side) -> bool:
-        """Tell whether a module that is left on the other side may be the partner."""
-        mine, theirs = self.tree.class_name(index), other.tree.class_name(there)
-        kind = likeness.kind_of(mine)
-        if other.tree.children[there] or not (mine == theirs or (kind and kind == likeness.kind_of(theirs))):
+        """Return True if a module that is left on the other side may be the partner."""
+        kind = self.outline.kind(index)
+        is_one = self.tree.class_name(index) == other.tree.class_name(there)
+        if other.tree.children[there] or not (is_one or (kind and kind == other.outline.kind(there))):
             return False
         return other.around(there) == self.partner.get(self.around(index))
 
     def around(self, index: int) -> int:
         """Return the innermost module around one that has a partner, −1 if none has."""
-        index = self.tree.modules[index].parent
-        while index >= 0 and index not in self.partner:
-            index = self.tree.modules[index].parent
-        return index
+        return next((each for each in self.tree.ancestors(index) if each in self.partner), -1)

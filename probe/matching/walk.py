@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from probe.comparison.notes import Note, note
-from probe.mapping import Rule
+from probe.errors import MappingError
+from probe.mapping import LayerMapping, Rule
 from probe.mapping.patterns import Names, counts
-from probe.mapping.sections import Found, SectionIndex, ways
+from probe.mapping.rules import written
+from probe.mapping.sections import Found, Patterns, SectionIndex, ways
 from probe.matching.checks.wrappers import NAMES, LookedThrough
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint, Laid, Member, families, family, laid_side_by_side, number
 from probe.matching.result import Reason
+from probe.notes import Note, note
 from probe.structure.tree import Tree
+
+Laying = dict[str, tuple[str | None, Reason]]
+"""by the names of members of a list, what they are called on the other side, and why they are these"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +93,8 @@ class Walk:
     stepped_here: dict[int, int] = field(default_factory=dict)
     """by module that only holds another one, which its partner does without: that one"""
     stepped_there: dict[int, int] = field(default_factory=dict)
-    _moved: dict[tuple[int, int], dict[str, tuple[str | None, Reason]]] = field(default_factory=dict)
-    """for lists that were laid side by side: the target's name of each member, None for none, and why"""
-    _numbered_lists: dict[tuple[int, int, str, str], dict[str, tuple[str | None, Reason]]] = field(default_factory=dict)
-    """the same for those that rules with numbers lead to"""
+    _lists: dict[tuple[int, str, int, str], Laying] = field(default_factory=dict)
+    """lists that were laid side by side, by what holds them and what their members are called"""
     _steps: list[_Step] = field(default_factory=list)
     _holders: dict[int, int] = field(default_factory=dict)
     """`stepped_there`, the other way round"""
@@ -154,18 +158,12 @@ class Walk:
                 return _Step(None, Reason.MAPPED, rule, index)
             parts.append(there)
         self.resolved.setdefault(rule, set()).add(self.source.class_name(index))
+        step = _Step(parts[0], Reason.MAPPED, rule, parts=tuple(parts))
         if rule.is_reversed:  # what is in them is led on from the first alone
             is_first = found.key == rule.order[0]
-            return _Step(
-                parts[0] if is_first else None,
-                Reason.MAPPED,
-                rule,
-                -1 if is_first else index,
-                (parts[0],),
-                (start, found),
-            )
+            return replace(step if is_first else replace(step, there=None, ended=index), listed=(start, found))
         if len(parts) > 1:
-            return _Step(parts[0], Reason.MAPPED, rule, parts=tuple(parts))
+            return step
         there, why = self._numbered(index, parts[0], rule)
         if there is None:
             return _Step(None, why, rule, index)
@@ -201,16 +199,14 @@ class Walk:
 
     def _leave_to_one(self, found: dict[int, Place]) -> None:
         """Of a model and a part of it that both lead to the other side's model, let the one have it that is as large."""
-        both = {index for index, place in found.items() if place.parts == (self._model_there,)}
-        both = {index for index in both if self.source.wrapped(index) is None}
-        if self._model not in both:
-            return
-        for index in both - {self._model}:
+        places = (index for index, place in found.items() if place.parts == (self._model_there,))
+        both = {index for index in places if self.source.wrapped(index) is None}
+        for index in both - {self._model} if self._model in both else ():
             is_whole = self.known.is_as_large(self._model, index, self.known_there, self._model_there)
             found.pop(index if is_whole else self._model, None)
 
     def _is_other(self, miss: Miss, rule: Rule) -> bool:
-        """Tell whether a member of a list is of no class that others have which a rule with a number leads on."""
+        """Return True if a member of a list is of no class that others have which a rule with a number leads on."""
         classes = self.resolved.get(rule, set())
         is_member = "{" in rule.source[-1] and bool(classes)
         return is_member and self.source.class_name(miss.module) not in classes
@@ -246,33 +242,31 @@ class Walk:
             is_wrapper = self.target.wrapped(there) not in (None, name)
             return (self.target.children[there].get(name) if is_wrapper else None), None
         inner = self.target.unwrapped(there)
-        wanted, why = self._laid(here, inner).get(name, (name, None))
+        wanted, why = self._laid(here, family(name), inner, family(name)).get(name, (name, None))
         return (None if wanted is None else self.target.child(inner, wanted)), why
 
-    def _laid(self, here: int, there: int) -> dict[str, tuple[str | None, Reason]]:
-        """Return the target's name of each member of lists, where that is not its own name, or where it has none."""
-        if (here, there) not in self._moved:
-            found = self._moved[here, there] = {}
-            theirs = families(self.target.children[there])
-            for which, mine in families(self.source.children[here]).items():
-                found.update(self._laid_family(here, mine, there, theirs.get(which, [])))
-        return self._moved[here, there]
-
-    def _laid_family(
-        self, here: int, mine: list[str], there: int, theirs: list[str]
-    ) -> dict[str, tuple[str | None, Reason]]:
-        laid = laid_side_by_side(
-            self._members(self.known, self.weights_here, here, mine),
-            self._members(self.known_there, self.weights_there, there, theirs),
-        )
-        if laid is None:
-            return {}
-        if laid.instead:
-            self.doubts.append((here, there, laid))
-        names = {number(name): name for name in theirs}
-        if all(laid.numbers.get(number(name)) == number(name) for name in mine if number(name) in names):
-            return {}
-        return {name: (names.get(laid.numbers.get(number(name), -1)), laid.reason) for name in mine}
+    def _laid(self, here: int, which: str, there: int, which_there: str) -> Laying:
+        """Return the target's name of each member of a list, None for none; nothing where all keep theirs."""
+        key = here, which, there, which_there
+        if key not in self._lists:
+            mine, theirs = (
+                families(tree.children[parent]).get(name, [])
+                for tree, parent, name in ((self.source, here, which), (self.target, there, which_there))
+            )
+            names = {number(name): name for name in theirs}
+            laid = laid_side_by_side(
+                _members(self.known, self.weights_here, here, mine),
+                _members(self.known_there, self.weights_there, there, theirs),
+            )
+            if laid is not None and laid.instead:
+                self.doubts.append((here, there, laid))
+            common = [number(name) for name in mine if number(name) in names]
+            if laid is None or all(laid.numbers.get(each) == each for each in common):
+                self._lists[key] = {}
+            else:
+                to = {name: laid.numbers.get(number(name), -1) for name in mine}
+                self._lists[key] = {name: (names.get(other), laid.reason) for name, other in to.items()}
+        return self._lists[key]
 
     def _numbered(self, index: int, there: int, rule: Rule) -> tuple[int | None, Reason]:
         """Return the member of a list that a rule with a number in the last name leads to.
@@ -283,25 +277,11 @@ class Walk:
         is_of_list = is_numbered and family(self.target.name(there)) != self.target.name(there)
         if not is_of_list or counts(rule.source[-1:]) or counts(rule.target[-1:]):
             return there, Reason.MAPPED
-        above = self.source.modules[index].parent, self.target.modules[there].parent
-        names = self.source.name(index), self.target.name(there)
-        key = (*above, *map(family, names))
-        if key not in self._numbered_lists:
-            lists = (
-                families(tree.children[parent]).get(family(name), [])
-                for tree, parent, name in zip((self.source, self.target), above, names, strict=True)
-            )
-            mine, theirs = lists
-            self._numbered_lists[key] = self._laid_family(above[0], mine, above[1], theirs)
-        wanted, why = self._numbered_lists[key].get(names[0], (names[1], Reason.MAPPED))
-        return (None if wanted is None else self.target.children[above[1]][wanted]), why
-
-    @staticmethod
-    def _members(known: Known, weights: Fingerprint, parent: int, names: Iterable[str]) -> list[Member]:
-        places = [(name, known.tree.children[parent][name]) for name in names]
-        return [
-            Member(number(name), known.tree.class_name(at), weights(at), known.shapes_below(at)) for name, at in places
-        ]
+        above, above_there = self.source.modules[index].parent, self.target.modules[there].parent
+        name, name_there = self.source.name(index), self.target.name(there)
+        laid = self._laid(above, family(name), above_there, family(name_there))
+        wanted, why = laid.get(name, (name_there, Reason.MAPPED))
+        return (None if wanted is None else self.target.children[above_there][wanted]), why
 
     def _resolved(self, there: int, path: Sequence[str]) -> int | None:
         """Return the target module at a path; wrappers that it names need not be there, and need not be named."""
@@ -343,7 +323,7 @@ class Walk:
             self.stepped_here[index] = held_here
 
     def _leads_to(self, index: int, name: str) -> bool:
-        """Tell whether a line for a module names what its counterpart only holds."""
+        """Return True if a line for a module names what its counterpart only holds."""
         sections = (each for each in self.mapping.sections if index in self.sections.members[each.name])
         rules = (rule for section in sections for rule in section.rules)
         return any((name,) in ((rule.source,) if rule.is_reversed else rule.targets) for rule in rules)
@@ -351,15 +331,20 @@ class Walk:
     def _place(self, index: int, step: _Step) -> Place | None:
         if (step.there is None and step.listed is None) or index in self.stepped_here:
             return None
+        parts = tuple(part for part in step.parts or (step.there,) if part is not None)
         if self.source.wrapped(index) is None:
-            parts = tuple(self.target.unwrapped(part) for part in step.parts or (step.there,) if part is not None)
-        elif step.there is None:
-            return None
-        elif self.target.wrapped(step.there) is None:
+            parts = tuple(map(self.target.unwrapped, parts))
+        elif step.there is None or self.target.wrapped(step.there) is None:
             return None
         else:
             parts = (step.there,)
         return Place(parts, step.reason, step.rule, len(parts) == 1 and parts[0] != step.there)
+
+
+def _members(known: Known, weights: Fingerprint, parent: int, names: Iterable[str]) -> list[Member]:
+    """Return the members of a list as `laid_side_by_side` looks at them."""
+    places = [(name, known.tree.children[parent][name]) for name in names]
+    return [Member(number(name), known.tree.class_name(at), weights(at), known.shapes_below(at)) for name, at in places]
 
 
 def several_models(tree: Tree) -> Note | None:
@@ -383,3 +368,104 @@ def _held(known: Known, index: int, other: Known, like: int) -> int | None:
     (inner,) = children.values()
     is_alike = tree.class_name(inner) == other.tree.class_name(like)
     return inner if is_alike and tree.wrapped(index) is None and tree.wrapped(inner) is None else None
+
+
+# Giving every module of the target to one of the source
+
+
+def settled(walk: Walk, places: Mapping[int, Place]) -> list[int]:
+    """Return the modules of the source that get what they were led to: rules go before equal names.
+
+    Raises
+    ------
+    MappingError
+        two keys name the same module of the target
+    """
+    source = walk.source
+    taken: dict[int, int] = {}
+    for index, place in places.items():
+        if place.rule is not None:
+            _take(walk, taken, index, places, place.rule)
+    lost: set[int] = set()
+    for index, place in places.items():
+        if taken.get(place.parts[0]) == index:
+            continue
+        inherits = source.modules[index].parent in lost and place.rule is None
+        if place.parts[0] in taken or inherits:
+            if source.wrapped(index) is None:
+                lost.add(index)
+        else:
+            taken[place.parts[0]] = index
+    return [index for index, place in places.items() if taken.get(place.parts[0]) == index]
+
+
+def _take(walk: Walk, taken: dict[int, int], index: int, places: Mapping[int, Place], rule: Rule) -> None:
+    source, place = walk.source, places[index]
+    for part in place.parts:
+        other = taken.setdefault(part, index)
+        # who was led to a wrapper gives way to who was led to what it holds
+        if places[other].is_inside != place.is_inside:
+            taken[part] = index if places[other].is_inside else other
+        elif other != index and source.wrapped(other) is None and source.wrapped(index) is None:
+            before = places[other].rule
+            lines = {rule.line, before.line if before else 0}
+            how = (
+                several_models(source)
+                or "where several modules are one on the other side, say so with a list, to or from"
+            )
+            raise MappingError(
+                f"{walk.mapping.where(*sorted(lines))}: {rule.section}: {written(rule.source)}: {walk.target.path(part)} is "
+                f"already the counterpart of {source.path(other)}; {how}"
+            )
+    if len(set(place.parts)) < len(place.parts):
+        raise MappingError(
+            f"{walk.mapping.where(rule.line)}: {rule.section}: {written(rule.source)}: two of the list lead to the same "
+            f"module, {walk.target.path(place.parts[0])}"
+        )
+
+
+# What a mapping leaves out: modules with all that is in them, but for what a line of it names
+
+
+class LeftOut(NamedTuple):
+    """What the patterns of ``ignore`` fit."""
+
+    here: frozenset[int]
+    """modules of the side that the mapping is written from"""
+    there: frozenset[int]
+    unused: list[str]
+    """lines that fit nothing"""
+
+
+def left_out(mapping: LayerMapping, source: Tree, target: Tree, places: Mapping[int, Place]) -> LeftOut:
+    """Return what a mapping leaves out of both sides."""
+    (mine, used), (theirs, used_there) = _matched(mapping, source), _matched(mapping, target)
+    listed = [each for n, each in enumerate(mapping.ignored) if n not in used | used_there and not each.is_optional]
+    lines = [(place.members or (index,), place.parts) for index, place in places.items() if place.rule is not None]
+    kept = [each for each in lines if mine.isdisjoint(each[0])]
+    return LeftOut(
+        _with_all_inside(source, mine, {index for indices, _ in kept for index in indices}),
+        _with_all_inside(target, theirs, {part for _, parts in kept for part in parts}),
+        [f"line {each.line}: ignore: {each.name}" for each in listed],
+    )
+
+
+def _matched(mapping: LayerMapping, tree: Tree) -> tuple[set[int], set[int]]:
+    """Return the modules that patterns fit, and these patterns."""
+    found, used, patterns = set[int](), set[int](), mapping.ignored
+    for index, fits in enumerate(Patterns([each.path for each in patterns]).fitting(tree) if patterns else ()):
+        fitting = {n for n in fits if patterns[n].class_name in ("", tree.class_name(index))}
+        if fitting and index == tree.root:
+            first = patterns[min(fitting)]
+            raise MappingError(f"{mapping.where(first.line)}: ignore: {first.name} leaves out the whole model")
+        used |= fitting
+        found |= {index} if fitting else set()
+    return found, used
+
+
+def _with_all_inside(tree: Tree, named: Set[int], kept: Set[int]) -> frozenset[int]:
+    found: set[int] = set()
+    for index, module in enumerate(tree.modules):
+        if index in named or (module.parent in found and index not in kept):
+            found.add(index)
+    return frozenset(found)

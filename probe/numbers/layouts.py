@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probe.commands.defaults import FRAMEWORKS
+from probe.defaults import FRAMEWORKS
 from probe.records import ModuleInfo
 
 
@@ -74,7 +74,7 @@ _ROWS: dict[str, tuple[Row, ...]] = {
         (("PReLU",), {"w": Layout("weight")}),
         (("Conv1d", "Conv1dTranspose"), {"weight": Layout("weight", unit=(2,))}),
     ),
-    "numpy": (
+    "numpy": (  # the toy framework of probe's own tests
         (("LinearInOut",), _IN_OUT),
         (("GammaBetaNorm",), _GAMMA_BETA),
     ),
@@ -86,7 +86,7 @@ _PACKAGES = {
     "torch": {"torch", "torchvision", "transformers"},
     "paddle": {"paddle", "paddlenlp", "paddleformers"},
     "mindspore": {"mindspore", "mindformers"},
-    "numpy": {"probe"},
+    "numpy": {"tests"},
 }
 """whose classes the table means: somebody else's ``Linear`` is what its bases make it"""
 
@@ -105,8 +105,7 @@ _INNER = (
     "transformers/",
     "models/",
     "pytorch_utils",
-    "adapters/numpy/nn",
-    "adapters/numpy_nn",  # in recordings made before it had a folder
+    "toy/nn",
 )
 """where in these packages the classes are"""
 

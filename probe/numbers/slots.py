@@ -62,12 +62,12 @@ def _collect(
 
 
 def is_container(value: object) -> bool:
-    """Tell whether `flatten` looks into an object."""
+    """Return True if `flatten` looks into an object."""
     return _items(value) is not None
 
 
 def holds_tensor(value: object, is_tensor: Callable[[object], bool], levels: int = 3) -> bool:
-    """Tell whether an object (no function, no module) has a tensor among its first attributes, or in those of theirs."""
+    """Return True if an object (no function, no module) has a tensor among its first attributes, or in those of theirs."""
     inside = _items(value)
     if inside is None:
         inside = () if callable(value) else getattr(value, "__dict__", {}).items()

@@ -29,7 +29,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Tell whether a dtype holds real floating-point numbers, ml_dtypes' included."""
+    """Return True if a dtype holds real floating-point numbers, ml_dtypes' included."""
     try:
         ml_dtypes.finfo(dtype)
     except (ValueError, TypeError, KeyError):
@@ -39,7 +39,7 @@ def is_float(dtype: np.dtype) -> bool:
 
 @functools.cache
 def is_integer(name: str) -> bool:
-    """Tell whether a recorded dtype's name is one of integers or bools; what numpy does not know is none."""
+    """Return True if a recorded dtype's name is one of integers or bools; what numpy does not know is none."""
     try:
         return dtype_of(name).kind in "biu"
     except TypeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,14 +68,9 @@ def _blocks(scheduler: Scheduler, reader: RanksReader, step: int, spans: np.ndar
 def block_of(job: StageJob) -> Block:
     """Return a stage, put together in this process."""
     key = job.given, job.seen, tuple(sorted(job.layouts.items()))
-    with _KEPT.of(key, lambda opened: _opened(job, opened)) as reader:
+    paths = files_of(job.given)
+    with _KEPT.of(key, lambda opened: opened.enter_context(RanksReader(job.given, paths, job.layouts))) as reader:
         reader.has_looked = False
         reader.hints = replace(reader.hints, whole=job.whole)
         block = reader.of_stage(job.step, job.stage, job.spans, job.share)
         return replace(block, has_looked=reader.has_looked)
-
-
-def _opened(job: StageJob, opened: contextlib.ExitStack) -> RanksReader:
-    reader = RanksReader(job.given, files_of(job.given), job.layouts)
-    opened.callback(reader.close)
-    return reader

@@ -14,9 +14,8 @@ from probe.ranks import replicas
 from probe.ranks.dims.arranging import Arrangement, Part, arranged, sketch_of, statistics
 from probe.ranks.dims.held import differing_groups
 from probe.ranks.dims.language import Dims
-from probe.ranks.dims.resolving import Facts, all_alike, resolve
-from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names
-from probe.ranks.layout.places import Layout
+from probe.ranks.dims.resolving import Resolving
+from probe.ranks.gathering import OF_PARAMETERS, Gathered, Step
 from probe.ranks.members import Member
 from probe.ranks.replicas import Copy, Difference
 from probe.ranks.weights import first_of_each
@@ -29,6 +28,8 @@ OF_MEMBER = 1 << 40
 
 Held = tuple[Arrangement, tuple[tuple[int, ...], ...]]
 """where parts of a tensor lie, and the ranks that hold each"""
+Owners = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""whose each gathered row is; by tensor, its first row and their number"""
 Lost = tuple[int, Role, str, str]
 """a tensor of which it is not known how it is divided, or of which parts are missing: module, role, slot, and why"""
 
@@ -53,8 +54,8 @@ class Tensors:
 
     def add(self, whole: Whole) -> int:
         """Return the number of a tensor that several ranks hold; the same for the same."""
-        at = [tuple(_plain(each) for each in part.at) for part in whole.arrangement.parts]
-        key = (whole.sources, whole.arrangement.shape, tuple(at), whole.arrangement.is_sum, whole.arrangement.factor)
+        made = whole.arrangement
+        key = (whole.sources, made.shape, tuple(_places_of(made)), made.is_sum, made.factor)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self.first + len(self.wholes)
@@ -87,16 +88,7 @@ class Joined:
     """by tensor of which ranks hold parts"""
     signatures: Mapping[int, Dims]
     """how what has the same bytes on the same ranks is divided"""
-
-
-@dataclass(frozen=True)
-class Averaged:
-    """What a share of the batch counts for."""
-
-    groups: frozenset[str] = frozenset()
-    """whose ranks have shares of the batch"""
-    share: float = 1.0
-    """what the gradients of one are multiplied by"""
+    owners: Owners
 
 
 class Joining:
@@ -106,16 +98,10 @@ class Joining:
     few such sets.
     """
 
-    def __init__(
-        self, gathered: Gathered, facts: Facts, names: Names, tensors: Tensors, known: Mapping[str, int], step: int,
-        averaged: Averaged,
-    ) -> None:  # fmt: skip
-        """Take what there is."""
-        self.gathered, self.facts, self.names, self.tensors = gathered, facts, names, tensors
-        self.known, self.step, self.averaged = known, step, averaged
-        self.members: Sequence[Member] = facts.members
-        self.layout: Layout = facts.layout
-        self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
+    def __init__(self, gathered: Gathered, step: Step, tensors: Tensors) -> None:
+        self.gathered, self.step, self.names, self.tensors = gathered, step, step.names, tensors
+        self.members, self.layout = step.members, step.layout
+        self.sizes = {name: step.layout.size(name) for name in step.layout.groups}
         self.rows = gathered.rows[gathered.starts]
         self.sketches = gathered.sketches[gathered.starts]
         self.member = gathered.member[gathered.starts].copy()
@@ -133,18 +119,18 @@ class Joining:
         signatures
             how what has the same bytes on the same ranks is divided, as other parts of the step have shown
         """
-        alike = all_alike(self.gathered)
         direct = self.rows["tensor"] >= 0
         self.rows["tensor"] = np.where(direct, self.rows["tensor"] + self.member.astype(np.int64) * OF_MEMBER, -1)
-        found, shown = resolve(self.gathered, alike, self.facts, signatures)
-        for dims, tensors in self._divided_alike(found):
+        resolving = Resolving(self.gathered, self.step, signatures)
+        for dims, tensors in self._divided_alike(resolving.result()):
             self._join(dims, tensors)
         self._scale(np.flatnonzero(self.rows["phase"] == Phase.BACKWARD))
         self.differences.sort(key=lambda each: each.tensor)
         lost = tuple(self.lost[tensor] for tensor in sorted(self.lost))
+        owners = self.gathered.member, self.gathered.starts, self.gathered.counts
         return Joined(
-            self.rows, self.sketches, self.member, self.seq, tuple(self.differences), lost, self.arranged, shown
-        )
+            self.rows, self.sketches, self.member, self.seq, tuple(self.differences), lost, self.arranged, resolving.by_bytes, owners
+        )  # fmt: skip
 
     def _divided_alike(self, found: Mapping[int, Dims | None]) -> Iterator[tuple[Dims, np.ndarray]]:
         """Yield the tensors that the same ranks hold in the same shapes, and that are divided alike."""
@@ -188,9 +174,9 @@ class Joining:
         row = self.rows[tensor]
         slot = self.names.slots[row["slot"]]
         self.lost[tensor] = (int(row["module"]), Role(row["role"]), slot, why)
-        wholes = set(self.facts.whole(int(row["module"]), Role(row["role"]), slot.rpartition(":")[2]))
+        wholes = set(self.step.whole(int(row["module"]), Role(row["role"]), slot.rpartition(":")[2]))
         if len(wholes) == 1:
-            row["shape"] = self.names.shape(wholes.pop())
+            row["shape"] = self.names.shapes.number(wholes.pop())
         for name in STATISTICS:
             row[name] = math.nan
         row["tensor"] = -1
@@ -217,19 +203,19 @@ class Joining:
         self, dims: Dims, tensors: np.ndarray, chosen: np.ndarray, shapes: Sequence[tuple[int, ...]],
         places: Sequence[Mapping[str, int]], ranks: tuple[tuple[int, ...], ...],
     ) -> None:  # fmt: skip
-        made = arranged(dims, list(zip(places, shapes, strict=True)), self.sizes, self.known)
+        made = arranged(dims, list(zip(places, shapes, strict=True)), self.sizes, self.step.sizes)
         if isinstance(made, str):
             for tensor in tensors.tolist():
                 self._lose(tensor, made)
             return
         self._combine(tensors, chosen, shapes, made)
         self.arranged.update(dict.fromkeys(tensors.tolist(), (made, ranks)))
-        if self.averaged.groups.intersection(dims.partial):
+        if set(self.step.shares.groups).intersection(dims.partial):
             self._scale(tensors[self.rows["role"][tensors] == Role.PARAM_GRAD])
 
     def _scale(self, tensors: np.ndarray) -> None:
         """Let gradients of a share of the batch be what they are in those of the mean of all shares."""
-        share = self.averaged.share
+        share = self.step.share
         if share == 1 or not len(tensors):
             return
         for name in STATISTICS:
@@ -260,7 +246,7 @@ class Joining:
             agreeing = [k for k in range(len(copies)) if digests[k] == digests[chosen]]
             some, others = ([int(member[copies[k]]) for k in each] for each in (odd, agreeing))
             self.differences.append(Difference(
-                self.step, int(row["micro"]), Phase(row["phase"]), Role(row["role"]), int(row["module"]), int(row["call"]),
+                self.step.number, int(row["micro"]), Phase(row["phase"]), Role(row["role"]), int(row["module"]), int(row["call"]),
                 self.names.slots[row["slot"]], int(self.gathered.seq[copies[chosen]]),
                 tuple(self.members[k].rank for k in some), tuple(self.members[k].rank for k in others),
                 replicas.groups_between(self.members, some, others), error, bool(OF_PARAMETERS[row["role"]]),
@@ -287,7 +273,7 @@ class Joining:
         """Let rows say what several ranks hold together."""
         parts = self.gathered.rows[chosen]
         self._put(tensors, chosen[:, 0])
-        self.rows["shape"][tensors] = self.names.shape(made.shape)
+        self.rows["shape"][tensors] = self.names.shapes.number(made.shape)
         if made.is_sum:
             known: dict[str, object] = {**dict.fromkeys(STATISTICS, math.nan), "zeros": 0}
             if made.shape == shapes[0]:
@@ -299,9 +285,7 @@ class Joining:
             self.rows[name][tensors] = values
         found = sketch_of(made, shapes, [self.gathered.sketches[rows] for rows in chosen.T])
         self.sketches[tensors] = np.nan if found is None else found
-        self._hash(
-            tensors, parts, (made.shape, made.is_sum, [tuple(_plain(each) for each in part.at) for part in made.parts])
-        )
+        self._hash(tensors, parts, (made.shape, made.is_sum, _places_of(made)))
         self.rows["tensor"][tensors] = -1
         is_stored = np.all(parts["tensor"] >= 0, axis=1)
         for tensor, rows in zip(tensors[is_stored].tolist(), chosen[is_stored], strict=True):
@@ -329,5 +313,8 @@ def _halves(digest: int) -> tuple[int, int]:
     return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
 
 
-def _plain(where: object) -> object:
-    return (where.start, where.stop) if isinstance(where, slice) else where.tobytes()  # type: ignore[attr-defined]
+def _places_of(made: Arrangement) -> list[tuple[object, ...]]:
+    """Return where parts lie, as what can be compared and printed."""
+    return [
+        tuple((at.start, at.stop) if isinstance(at, slice) else at.tobytes() for at in part.at) for part in made.parts
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,8 +36,6 @@ class Member:
     """which share of the batch it is given"""
     parts: np.ndarray
     """by module of its file, which share that module works on: an expert on those of all ranks of its group, of which this is the first"""
-    gathers: np.ndarray
-    """by module of its file, whether it is such an expert"""
     module_of: np.ndarray
     """by module of its file, that of the whole"""
     modules: Mapping[str, Facts]
@@ -65,7 +64,9 @@ class Shares:
 def members_of(readers: Sequence[Reader], layout: Layout, union: Union, shares: Shares) -> list[Member]:
     """Return the ranks of a run in their order."""
     places = [{name: layout.place(reader.info.rank, name) for name in layout.groups} for reader in readers]
-    parts = [_part(each, layout, shares) for each in places]
+    parts = [0] * len(readers)
+    for name in shares.groups:
+        parts = [part * layout.size(name) + each[name] for part, each in zip(parts, places, strict=True)]
     found = []
     for number, reader in enumerate(readers):
         rank, module_of = reader.info.rank, np.array(union.index_of[number], np.int32)
@@ -73,32 +74,11 @@ def members_of(readers: Sequence[Reader], layout: Layout, union: Union, shares: 
             k for k, other in enumerate(readers) if other.info.rank in layout.groups.get("ep", {}).get(rank, (rank,))
         ]
         held = set.intersection(*(set(union.index_of[k]) for k in group))
-        gathers = ~np.isin(module_of, list(held))
-        own = np.where(gathers, min(parts[k] for k in group), parts[number])
+        own = np.where(np.isin(module_of, list(held)), parts[number], min(parts[k] for k in group))
         said = facts_by_name(reader, "modules"), facts_by_name(reader, "parameters")
-        found.append(
-            Member(
-                number,
-                reader,
-                rank,
-                places[number],
-                union.stages[number],
-                parts[number],
-                own,
-                gathers,
-                module_of,
-                *said,
-            )
-        )
+        at = places[number], union.stages[number], parts[number]
+        found.append(Member(number, reader, rank, *at, own, module_of, *said))
     return found
-
-
-def _part(places: Mapping[str, int], layout: Layout, shares: Shares) -> int:
-    """Return which share of the batch the rank at some places is given."""
-    part = 0
-    for name in shares.groups:
-        part = part * layout.size(name) + places[name]
-    return part
 
 
 def shares_of(readers: Sequence[Reader], layout: Layout, stages: Sequence[int]) -> Shares:
@@ -110,20 +90,16 @@ def shares_of(readers: Sequence[Reader], layout: Layout, stages: Sequence[int]) 
     given = {
         reader.info.rank: _given(reader) for reader, stage in zip(readers, stages, strict=True) if stage == min(stages)
     }
-    others = [name for name in layout.dividing]
-    chosen = tuple(name for name in names if _differ(name, layout, given, others))
-    batch = 1
-    for name in chosen:
-        batch *= layout.size(name) if name != SEQUENCE else 1
-    ordered = (*(name for name in chosen if name != SEQUENCE), *(name for name in chosen if name == SEQUENCE))
-    return Shares(ordered, batch, layout.size(SEQUENCE) if SEQUENCE in chosen else 1)
+    chosen = sorted((name for name in names if _differ(name, layout, given)), key=SEQUENCE.__eq__)
+    batch = math.prod(layout.size(name) for name in chosen if name != SEQUENCE)
+    return Shares(tuple(chosen), batch, layout.size(SEQUENCE) if SEQUENCE in chosen else 1)
 
 
-def _differ(name: str, layout: Layout, given: Mapping[int, object], dividing: Sequence[str]) -> bool:
-    """Tell whether ranks that differ in their place in one group alone are given other inputs."""
+def _differ(name: str, layout: Layout, given: Mapping[int, object]) -> bool:
+    """Return True if ranks that differ in their place in one group alone are given other inputs."""
     sets: dict[object, set[object]] = {}
     for rank, inputs in given.items():
-        key = layout.at(rank, [other for other in dividing if other != name])
+        key = layout.at(rank, [other for other in layout.dividing if other != name])
         sets.setdefault(key, set()).add(inputs)
     known = [each for each in sets.values() if None not in each]
     return not known or any(len(each) > 1 for each in known)

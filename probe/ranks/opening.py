@@ -37,5 +37,5 @@ def open_reader(given: str | os.PathLike[str], layouts: Mapping[str, str] | None
 
 
 def is_of_ranks(reader: Reader) -> TypeGuard[RanksReader]:
-    """Tell whether a recording is that of all ranks."""
+    """Return True if a recording is that of all ranks."""
     return reader.is_of_ranks

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.ranks.gathering import micro_of
+from probe.ranks.gathering import OF_PARAMETERS, micro_of
 from probe.ranks.members import Member
 from probe.records import Phase
 from probe.store.schema import CALLS
 
-Block = tuple[int, ...]
-"""what sorts passes: kind, place of the micro-batch, backward, stage, micro-batch"""
 _BEGIN, _PASS, _GRADIENT, _UPDATE = range(4)
 
 
@@ -37,8 +35,7 @@ def calls_of(members: Sequence[Member], step: int, modules: int, shares: int) ->
     stages, lasts = [], []
     spans = np.stack([np.full(modules, 1 << 30), np.full(modules, -1)], axis=1)
     for member in sorted(members, key=lambda each: (each.stage, each.part, each.number)):
-        own = member.reader.of_step("calls", step)
-        first = _first_call(member, step)
+        own, first = member.reader.of_step("calls", step), member.reader.calls_before(step)
         own_modules = member.module_of[own["module"]]
         micros = micro_of(own["micro"], member.parts[own["module"]], shares)
         np.minimum.at(spans[:, 0], own_modules, member.stage)
@@ -65,120 +62,68 @@ def calls_of(members: Sequence[Member], step: int, modules: int, shares: int) ->
     return Calls(table, np.array(stages, np.int64), np.array(lasts, np.int64), spans)
 
 
-def _first_call(member: Member, step: int) -> int:
-    first = 0
-    for row in member.reader.steps:
-        if row["step"] == step:
-            break
-        first = int(row["n_calls"])
-    return first
+def in_order(rows: np.ndarray, seq: np.ndarray, stage: np.ndarray, calls: Calls) -> np.ndarray:
+    """Give records their numbers of when they were made, over all ranks, and their causal order; return the calls in theirs.
 
-
-class Timeline:
-    """The numbers that say when something happened, of all ranks together."""
-
-    def __init__(self, stages: int) -> None:
-        self._stages = stages
-        self._ends: dict[Block, tuple[int, int]] = {}
-        self._begins: dict[int, int] = {}
-        self._base: dict[Block, int] = {}
-
-    def see(
-        self, seq: np.ndarray, micro: np.ndarray, backward: np.ndarray, stage: np.ndarray, kind: np.ndarray
-    ) -> None:
-        """Take note of when things happened on their ranks."""
-        order = np.lexsort((stage, backward, micro, kind))
-        columns = [column[order] for column in (kind, micro, backward, stage)]
-        is_new = np.ones(len(seq), bool)
-        is_new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-        starts = np.flatnonzero(is_new)
-        if not len(starts):
-            return
-        low, high = np.minimum.reduceat(seq[order], starts), np.maximum.reduceat(seq[order], starts)
-        for *key, first, last in zip(
-            *(column[starts].tolist() for column in columns), low.tolist(), high.tolist(), strict=True
-        ):
-            known = self._ends.get(tuple(key), (first, last))
-            self._ends[tuple(key)] = min(first, known[0]), max(last, known[1])
-            if key[0] == _PASS and not key[2]:
-                self._begins[key[1]] = min(first, self._begins.get(key[1], first))
-
-    def settle(self) -> None:
-        """Let passes follow one another."""
-        place = {micro: k for k, micro in enumerate(sorted(self._begins, key=self._when))}
-        base = 0
-        for key in sorted(self._ends, key=lambda key: self._sorted(key, place)):
-            low, high = self._ends[key]
-            self._base[key] = base - low
-            base += high - low + 1
-
-    def _when(self, micro: int) -> tuple[int, int]:
-        """Sort micro-batches as they began; those with gradients among each other by their numbers."""
-        begins = self._begins[micro] if micro < 0 else min(b for m, b in self._begins.items() if m >= 0)
-        return begins, abs(micro)
-
-    def _sorted(self, key: Block, place: dict[int, int]) -> Block:
-        kind, micro, backward, stage = key
-        return kind, place.get(micro, len(place)), backward, self._stages - stage if backward else stage, micro
-
-    def at(self, seq: int, micro: int, backward: int, stage: int, kind: int = _PASS) -> int:
-        """Return when something happened, over all ranks."""
-        base = self._base.get((kind, micro, backward, stage))
-        return seq if base is None else base + seq
-
-
-def kinds(phase: np.ndarray, of_parameter: np.ndarray) -> np.ndarray:
-    """Return the kind of pass that records belong to."""
-    found = np.full(len(phase), _PASS)
-    found[phase == Phase.INIT] = _BEGIN
-    found[of_parameter & (phase == Phase.GRADIENT)] = _GRADIENT
-    found[phase == Phase.UPDATE] = _UPDATE
-    return found
-
-
-def ordered_calls(calls: Calls, timeline: Timeline) -> np.ndarray:
-    """Return the calls of a step in their order, with numbers of when they began and ended over all ranks."""
-    rows = calls.rows.copy()
-    for k in range(len(rows)):
-        micro, again = int(rows["micro"][k]), int(rows["recomputed"][k])
-        rows["seq"][k] = timeline.at(int(calls.rows["seq"][k]), micro, again, int(calls.stage[k]))
-        rows["end"][k] = timeline.at(int(calls.rows["end"][k]), micro, again, int(calls.last[k]))
-    order = np.argsort(rows["seq"], kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    rows = rows[order]
-    called = rows["caller"] >= 0
-    rows["caller"][called] = place[rows["caller"][called]]
-    return rows
-
-
-def ordered_records(
-    rows: np.ndarray, seq: np.ndarray, stage: np.ndarray, of_parameter: np.ndarray, timeline: Timeline
-) -> None:
-    """Give records their numbers of when they were made, over all ranks, and their causal order."""
-    kind = kinds(rows["phase"], of_parameter)
-    backward = (rows["phase"] == Phase.BACKWARD).astype(np.int64)
-    columns = (seq, np.where(kind == _PASS, rows["micro"], 0), backward, stage, kind)
-    parts = zip(*(column.tolist() for column in columns), rows["order"].tolist(), of_parameter.tolist(), strict=True)
-    for k, (when, micro, back, place, what, order, of_weight) in enumerate(parts):
-        rows["seq"][k] = at = timeline.at(when, micro, back, place, what)
-        if not of_weight:
-            rows["order"][k] = -timeline.at(-order, micro, 0, place) if back else at
-
-
-def see_records(
-    rows: np.ndarray, seq: np.ndarray, stage: np.ndarray, of_parameter: np.ndarray, timeline: Timeline
-) -> None:
-    """Take note of when records were made on their ranks."""
-    kind = kinds(rows["phase"], of_parameter)
-    backward = (rows["phase"] == Phase.BACKWARD).astype(np.int64)
-    timeline.see(seq, np.where(kind == _PASS, rows["micro"], 0).astype(np.int64), backward, stage, kind)
-
-
-def see_calls(calls: Calls, timeline: Timeline) -> None:
-    """Take note of when calls began and ended on their ranks."""
-    rows = calls.rows
-    again, micro = rows["recomputed"].astype(np.int64), rows["micro"].astype(np.int64)
+    Parameters
+    ----------
+    rows
+        the records, which are written to
+    seq, stage
+        by record, the number that it has on its rank, and the stage of that
+    """
+    phase, of_parameter = rows["phase"], OF_PARAMETERS[rows["role"]]
     kind = np.full(len(rows), _PASS)
-    for column, stage in (("seq", calls.stage), ("end", calls.last)):
-        timeline.see(rows[column].astype(np.int64), micro, again, stage, kind)
+    kind[phase == Phase.INIT] = _BEGIN
+    kind[of_parameter & (phase == Phase.GRADIENT)] = _GRADIENT
+    kind[phase == Phase.UPDATE] = _UPDATE
+    micro, is_backward = np.where(kind == _PASS, rows["micro"], 0), phase == Phase.BACKWARD
+    table = calls.rows.copy()
+    of_calls = (np.full(len(table), _PASS), table["micro"], table["recomputed"])
+    columns = ((kind, micro, is_backward, stage), (*of_calls, calls.stage), (*of_calls, calls.last))
+    passes, which = np.unique(np.concatenate([np.stack(each, axis=1) for each in columns]), axis=0, return_inverse=True)
+    when = np.concatenate([seq, table["seq"], table["end"]]).astype(np.int64)
+    shifts = _shifts(passes, which.reshape(-1), when)
+    when += shifts[which.reshape(-1)]
+    rows["seq"], table["seq"], table["end"] = np.split(when, [len(rows), len(rows) + len(table)])
+    shift_of = dict(zip(map(tuple, passes.tolist()), shifts.tolist(), strict=True))
+    forwards = [shift_of.get((_PASS, of, 0, own), 0) for of, own in zip(micro.tolist(), stage.tolist(), strict=True)]
+    order = np.where(is_backward, rows["order"] - np.array(forwards, np.int64), rows["seq"])
+    rows["order"] = np.where(of_parameter, rows["order"], order)
+    by_time = np.argsort(table["seq"], kind="stable")
+    table, place = table[by_time], np.argsort(by_time)
+    called = table["caller"] >= 0
+    table["caller"][called] = place[table["caller"][called]]
+    return table
+
+
+def _shifts(passes: np.ndarray, which: np.ndarray, when: np.ndarray) -> np.ndarray:
+    """Return what is added to the times of each pass, so that they follow one another.
+
+    Parameters
+    ----------
+    passes
+        kind, micro-batch, backward, stage: shape (passes, 4)
+    which, when
+        of all that happened: the pass, and when it was on its rank
+    """
+    low, high = np.full(len(passes), np.iinfo(np.int64).max), np.full(len(passes), np.iinfo(np.int64).min)
+    np.minimum.at(low, which, when)
+    np.maximum.at(high, which, when)
+    begins: dict[int, int] = {}
+    for (kind, micro, backward, _), first in zip(passes.tolist(), low.tolist(), strict=True):
+        if kind == _PASS and not backward:
+            begins[micro] = min(first, begins.get(micro, first))
+    trained = min((first for micro, first in begins.items() if micro >= 0), default=0)
+    # those with gradients by their numbers, others as they began
+    micros = sorted(begins, key=lambda micro: (begins[micro] if micro < 0 else trained, abs(micro)))
+    place, shifts, base = {micro: k for k, micro in enumerate(micros)}, np.zeros(len(passes), np.int64), 0
+
+    def key(number: int) -> tuple[int, ...]:
+        kind, micro, backward, stage = passes[number].tolist()
+        return kind, place.get(micro, len(place)), backward, -stage if backward else stage, micro
+
+    for number in sorted(range(len(passes)), key=key):
+        shifts[number] = base - low[number]
+        base += high[number] - low[number] + 1
+    return shifts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,31 +13,38 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
 from probe.errors import StoreError
+from probe.notes import Note, note
 from probe.numbers.axis_sums import squeezed
+from probe.numbers.sketch import WIDTH
 from probe.ranks import ordering
-from probe.ranks.averaging import share_of_gradients
-from probe.ranks.common import common_steps, other_settings, recorded_layouts, sizes_in
-from probe.ranks.dims.language import parsed
-from probe.ranks.dims.resolving import Facts
+from probe.ranks.dims.arranging import Arrangement
 from probe.ranks.dims.telling import Telling
-from probe.ranks.gathering import OF_PARAMETERS, Names, held_by
-from probe.ranks.joining import OF_MEMBER, Averaged, Held, Lost, Tensors
+from probe.ranks.gathering import Names, Step
+from probe.ranks.joining import OF_MEMBER, Held, Lost, Owners, Tensors
 from probe.ranks.layout.files import missing_ranks, require_one_run
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member, Shares, members_of, models_of, shares_of
 from probe.ranks.replicas import Difference
-from probe.ranks.stages import Block, Owners, Step, block_of_rest, block_of_stage, merged
+from probe.ranks.stages import Block, block_of_rest, block_of_stage, merged, share_of_gradients
 from probe.ranks.tree import Union, united
 from probe.ranks.weights import Weights, told_by, weights_of, with_parameters
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
 from probe.store.places import place_of
 from probe.store.reading.reader import Reader
-from probe.store.reading.streams import Piece
-from probe.store.schema import CALLS, RECORDS
+from probe.store.reading.streams import Piece, split
+from probe.store.schema import CALLS, RECORDS, STEPS
 
 T = TypeVar("T")
+
+_KNOWN_SIZES = {
+    "heads": ("num_attention_heads", "n_heads", "num_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"),
+    "groups": ("num_query_groups", "num_key_value_heads"),
+}  # fmt: skip
+"""factors of axes by name, and keys of the recorded configuration that have them"""
+
+_EMPTY = {"records": np.zeros(0, RECORDS), "calls": np.zeros(0, CALLS), "sketches": np.zeros((0, WIDTH))}
 
 
 @dataclass(frozen=True)
@@ -49,15 +57,15 @@ class _Step:
     differences: tuple[Difference, ...]
     lost: tuple[Lost, ...]
     tensors: np.ndarray
-    """by row, the number that its tensor has in ``held`` and ``arranged``"""
-    held: Owners
+    """by row, the number that its tensor has among those that were put together"""
+    owners: Owners
     arranged: Mapping[int, Held]
     ranks: tuple[int, ...]
     """by member"""
 
     def ranks_of(self, row: int) -> tuple[int, ...]:
         """Return the ranks that hold a tensor, or parts of it."""
-        member, starts, counts = self.held
+        member, starts, counts = self.owners
         start = int(starts[self.tensors[row]])
         return tuple(self.ranks[k] for k in member[start : start + int(counts[self.tensors[row]])].tolist())
 
@@ -120,14 +128,15 @@ class RanksReader(Reader):
         self.missing = missing_ranks([reader.info for reader in self.readers])
         self.names = Names()
         self._tensors = Tensors(first=len(self.readers) * OF_MEMBER)
-        self.hints = Hints({**recorded_layouts(self.readers), **(layouts or {})})
+        self.hints = Hints({**_recorded_layouts(self.readers), **(layouts or {})})
         self.has_looked = False
         """whether the shapes of the other side were asked for while something was put together"""
         self.blocks_elsewhere: Callable[[int, np.ndarray, float], list[Block]] | None = None
         """puts the stages of a step together in other processes (`probe.ranks.elsewhere`)"""
         self.seen: object = None
         """what `probe.ranks.other_side` has shown"""
-        self._steps = common_steps(self.readers)
+        self._steps = _common_steps(self.readers)
+        self._kept: dict[int, _Step] = {}
 
     def _attempt(self, what: str, read: Callable[[], T]) -> T:
         return self.readers[0]._attempt(what, read)
@@ -179,12 +188,11 @@ class RanksReader(Reader):
     @functools.cached_property
     def weights(self) -> Weights:
         """The parameters of all ranks."""
-        told = told_by(self.hints.layouts, parsed)
-        return weights_of(self.members, self.layout, self.union, told, self._sizes)
+        return weights_of(self.members, self.layout, self.union, told_by(self.hints.layouts), self._sizes)
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
-        return sizes_in(self.readers[0].info.model_config)
+        return _sizes_in(self.readers[0].info.model_config)
 
     @functools.cached_property
     def modules(self) -> list[ModuleInfo]:  # type: ignore[override]
@@ -211,7 +219,7 @@ class RanksReader(Reader):
     def of_step(self, table: str, step: int) -> np.ndarray:
         """Return the rows of ``records``, ``calls`` or ``sketches`` that belong to a complete step."""
         if not np.any(self._steps["step"] == step):
-            return {"records": np.zeros(0, RECORDS), "calls": np.zeros(0, CALLS)}.get(table, np.zeros((0, 61)))
+            return _EMPTY[table]
         return getattr(self.step(step), table)
 
     def step(self, step: int) -> _Step:
@@ -223,42 +231,26 @@ class RanksReader(Reader):
             found = self._kept[step] = self._joined(step)
         return found
 
-    @functools.cached_property
-    def _kept(self) -> dict[int, _Step]:
-        return {}
-
     def _joined(self, step: int) -> _Step:
         calls = ordering.calls_of(self.members, step, len(self.union.modules), self.shares.count)
-        joined, held = merged(self._blocks(step, calls.spans), self.names, self._tensors)
-        rows, of_parameter = joined.rows, OF_PARAMETERS[joined.rows["role"]]
-        stage = np.array([member.stage for member in self.members])[joined.member]
-        timeline = ordering.Timeline(len(set(self.union.stages)))
-        ordering.see_records(rows, joined.seq, stage, of_parameter, timeline)
-        ordering.see_calls(calls, timeline)
-        timeline.settle()
-        ordering.ordered_records(rows, joined.seq, stage, of_parameter, timeline)
-        order = np.argsort(rows["seq"], kind="stable")
-        table = ordering.ordered_calls(calls, timeline)
-        first = self._first_call(step)
-        table["caller"] = np.where(table["caller"] >= 0, table["caller"] + first, -1)
-        when = rows["seq"]
+        joined = merged(self._blocks(step, calls.spans), self.names, self._tensors)
+        rows, stage = joined.rows, np.array([member.stage for member in self.members])[joined.member]
+        table = ordering.in_order(rows, joined.seq, stage, calls)
+        table["caller"] = np.where(table["caller"] >= 0, table["caller"] + self.calls_before(step), -1)
+        order, when = np.argsort(rows["seq"], kind="stable"), rows["seq"]
         differences = tuple(replace(each, order=int(when[each.tensor])) for each in joined.differences)
         ranks = tuple(member.rank for member in self.members)
-        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, held,
-                     joined.arranged, ranks)  # fmt: skip
+        held = joined.owners, joined.arranged
+        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, *held, ranks)
 
     def _blocks(self, step: int, spans: np.ndarray) -> list[Block]:
         """Return what each stage of the pipeline holds of a step, and at last what several hold."""
-        shares, weights, names = self.shares, self.weights, self.names
-        share = share_of_gradients(
-            self.members, shares,
-            lambda member, wanted: held_by(member, step, weights, shares.count, names, spans, wanted),
-        )  # fmt: skip
-        wanted = self._wanted(step, spans, share)
+        wanted = self._wanted(step, spans)
+        wanted = replace(wanted, share=share_of_gradients(wanted))
         if self.blocks_elsewhere is None:
             blocks = [block_of_stage(wanted, stage) for stage in wanted.stages]
         else:
-            blocks = self.blocks_elsewhere(step, spans, share)
+            blocks = self.blocks_elsewhere(step, spans, wanted.share)
             self.has_looked |= any(block.has_looked for block in blocks)
         return [*blocks, block_of_rest(wanted, blocks)] if any(block.rest for block in blocks) else blocks
 
@@ -272,19 +264,12 @@ class RanksReader(Reader):
         share
             what the gradients of one share of the batch are multiplied by
         """
-        return block_of_stage(self._wanted(step, spans, share), stage)
+        return block_of_stage(replace(self._wanted(step, spans), share=share), stage)
 
-    def _wanted(self, step: int, spans: np.ndarray, share: float) -> Step:
-        names = self.names
+    def _wanted(self, step: int, spans: np.ndarray) -> Step:
         modules = self.union.modules
-        facts = Facts(self.members, self.layout, self.weights, self._telling, self._whole, models_of(modules),
-                      [module.parent for module in modules], names.slots, names.shapes)  # fmt: skip
-        averaged = Averaged(frozenset(self.shares.groups), share)
-        return Step(step, facts, names, self.shares, spans, self._sizes, averaged)
-
-    def _first_call(self, step: int) -> int:
-        earlier = self._steps[self._steps["step"] < step]
-        return int(earlier["n_calls"][-1]) if len(earlier) else 0
+        said = self._telling, self._whole, models_of(modules), [module.parent for module in modules]
+        return Step(step, self.members, self.layout, self.weights, self.shares, *said, self.names, spans, self._sizes)
 
     def _whole(self, module: int, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
         self.has_looked = True
@@ -311,53 +296,23 @@ class RanksReader(Reader):
             return
         self.has_looked = False
         self._kept.clear()
-        for name in (
-            "records",
-            "calls",
-            "sketches",
-            *(() if is_same else ("weights", "parameters", "modules", "_telling")),
-        ):
+        for name in (*_EMPTY, *(() if is_same else ("weights", "parameters", "modules", "_telling"))):
             self.__dict__.pop(name, None)
-
-    @functools.cached_property
-    def gathering(self) -> frozenset[int]:
-        """Modules that a part of the ranks has, and that work on what others are given too: experts."""
-        return frozenset(module for member in self.members for module in member.module_of[member.gathers].tolist())
 
     @property
     def observations(self) -> int:
         """How many records the complete steps have, over all ranks."""
         return sum(reader.observations for reader in self.readers)
 
-    @functools.cached_property
-    def records(self) -> np.ndarray:
-        """Rows of `schema.RECORDS`, one per observation."""
-        return self._of_all_steps("records", RECORDS)
+    def _each_step(self, table: str) -> list[np.ndarray]:
+        return [_EMPTY[table], *(self.of_step(table, step) for step in self._steps["step"].tolist())]
 
-    @functools.cached_property
-    def calls(self) -> np.ndarray:
-        """Rows of `schema.CALLS`, one per module call."""
-        return self._of_all_steps("calls", CALLS)
-
-    @functools.cached_property
-    def sketches(self) -> np.ndarray:
-        """float64, shape (records, 61)."""
-        return np.concatenate([np.zeros((0, 61)), *(self.of_step("sketches", step) for step in self._numbers)])
-
-    @property
-    def _numbers(self) -> list[int]:
-        return self._steps["step"].tolist()
-
-    def _of_all_steps(self, table: str, dtype: np.dtype) -> np.ndarray:
-        return np.concatenate([np.zeros(0, dtype), *(self.of_step(table, step) for step in self._numbers)])
+    def _of_all_steps(self, table: str) -> np.ndarray:
+        return np.concatenate(self._each_step(table))
 
     def _chosen(self, columns: list[str] | None, wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        parts = []
-        for step in self._numbers:
-            rows = self.of_step("records", step)
-            parts.append(rows[wanted(rows)] if columns is None else rows[columns][wanted(rows)])
-        empty = np.zeros(0, RECORDS)
-        return np.concatenate(parts) if parts else empty if columns is None else empty[columns]
+        tables = self._each_step("records")
+        return np.concatenate([(rows if columns is None else rows[columns])[wanted(rows)] for rows in tables])
 
     # What is logged
 
@@ -405,57 +360,45 @@ class RanksReader(Reader):
 
     # Values
 
+    def _where(self, tensor: int) -> tuple[list[tuple[Reader, int]], Arrangement | None]:
+        """Return the files that hold a stored tensor, with its number in each, and how it is put together: None where one holds it."""
+        if tensor >= self._tensors.first:
+            whole = self._tensors.wholes[tensor - self._tensors.first]
+            return [(self.readers[member], own) for member, own in whole.sources], whole.arrangement
+        member, own = divmod(tensor, OF_MEMBER) if tensor >= 0 else (0, tensor)
+        return [(self.readers[member], own)], None
+
     def values(self, tensor: int) -> np.ndarray:
         """Return the stored values of a tensor, put together from those of the ranks, in their own dtype."""
-        if tensor < self._tensors.first:
-            member, own = divmod(tensor, OF_MEMBER)
-            return self.readers[member].values(own) if tensor >= 0 else self.readers[0].values(tensor)
-        whole = self._tensors.wholes[tensor - self._tensors.first]
-        return whole.arrangement.values(
-            lambda holder: self.readers[whole.sources[holder][0]].values(whole.sources[holder][1])
-        )
+        held, made = self._where(tensor)
+        values = [functools.partial(reader.values, own) for reader, own in held]
+        return values[0]() if made is None else made.values(lambda holder: values[holder]())
 
     def parts(self, tensor: int, chunk: int, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the values of a tensor as `Reader.parts` does."""
-        if tensor < self._tensors.first:
-            member, own = divmod(max(tensor, 0), OF_MEMBER)
-            yield from self.readers[member].parts(own if tensor >= 0 else tensor, chunk, into)
-            return
-        values = self.values(tensor)
-        flat = values.reshape(-1) if chunk else values
-        for start in range(0, flat.size, chunk) if chunk else ():
-            yield flat[start : start + chunk]
-        if not chunk:
-            yield flat
+        [(reader, own), *_], made = self._where(tensor)
+        yield from reader.parts(own, chunk, into) if made is None else split(self.values(tensor), chunk)
 
     def piece(self, tensor: int) -> Piece | None:
         """Return where the values of a tensor lie as `Reader.piece` does; None for one that was put together."""
-        if not 0 <= tensor < self._tensors.first:
-            return None
-        member, own = divmod(tensor, OF_MEMBER)
-        return self.readers[member].piece(own)
+        [(reader, own), *_], made = self._where(tensor)
+        return reader.piece(own) if made is None and tensor >= 0 else None
 
     def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
         """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
-        if tensor < self._tensors.first:
-            member, own = divmod(max(tensor, 0), OF_MEMBER)
-            return self.readers[member].block(own if tensor >= 0 else tensor, box)
-        values = self.values(tensor)
-        return values.reshape(squeezed(values.shape))[tuple(box)]
+        [(reader, own), *_], made = self._where(tensor)
+        return reader.block(own, box) if made is None else self.values(tensor).reshape(squeezed(made.shape))[tuple(box)]
 
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
-        if tensor < self._tensors.first:
-            member, own = divmod(max(tensor, 0), OF_MEMBER)
-            return self.readers[member].shape_of(own if tensor >= 0 else tensor)
-        return self._tensors.wholes[tensor - self._tensors.first].arrangement.shape
+        [(reader, own), *_], made = self._where(tensor)
+        return reader.shape_of(own) if made is None else made.shape
 
     def check_stored(self, tensors: Iterable[int]) -> None:
         """Raise FormatError where a stored tensor is not what a file says."""
         for tensor in dict.fromkeys(tensors):
-            whole = None if tensor < self._tensors.first else self._tensors.wholes[tensor - self._tensors.first]
-            for member, own in [divmod(tensor, OF_MEMBER)] if whole is None else whole.sources:
-                self.readers[member].check_stored([own])
+            for reader, own in self._where(tensor)[0]:
+                reader.check_stored([own])
 
     def axis_sums(self, step: int, parameter: int, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
         """Return the sums along each axis of a parameter that every rank has whole; nothing of one that is divided."""
@@ -482,7 +425,7 @@ class RanksReader(Reader):
         """Return what is missing or cannot be right in the set of files."""
         if self.missing:
             return [note("ranks-missing", ranks=self.missing, world=self.layout.world_size), *self.union.notes]
-        found = [*self.union.notes, *self.weights.notes, *other_settings(self.members)]
+        found = [*self.union.notes, *self.weights.notes, *_other_settings(self.members)]
         contradiction = self.layout.contradiction()
         if contradiction:
             found.append(note("groups-contradict", what=contradiction))
@@ -492,3 +435,56 @@ class RanksReader(Reader):
 def _mean(values: Mapping[int, float]) -> float:
     numbers = list(values.values())
     return numbers[0] if len(set(numbers)) == 1 else float(np.mean(numbers))
+
+
+# What ranks have in common
+
+
+def _sizes_in(config: Mapping[str, object]) -> dict[str, int]:
+    """Return the whole numbers of a model's configuration by name, and those that count heads and groups by the names of factors too."""
+    found = {key: value for key, value in config.items() if type(value) is int}
+    for name, keys in _KNOWN_SIZES.items():
+        size = next((found[key] for key in keys if key in found), None)
+        if size is not None:
+            found.setdefault(name, size)
+    return found
+
+
+def _common_steps(readers: Sequence[Reader]) -> np.ndarray:
+    """Return the steps that are complete on every rank; their counters are over all ranks."""
+    common = sorted(set.intersection(*(set(reader.steps["step"].tolist()) for reader in readers)))
+    tables = [reader.steps[np.isin(reader.steps["step"], common)] for reader in readers]
+    found = tables[0].copy()
+    for name in STEPS.names or ():
+        if name.startswith("n_"):
+            found[name] = sum(table[name] for table in tables)
+    found["state"] = np.max([table["state"] for table in tables], axis=0)
+    return found
+
+
+def _recorded_layouts(readers: Sequence[Reader]) -> dict[str, str]:
+    """Return what ranks recorded of how tensors are divided, by globs of module paths."""
+    found: dict[str, str] = {}
+    for reader in readers:
+        said = reader.info.config.get("layout")
+        if isinstance(said, dict):
+            found |= {str(key): str(value) for key, value in said.items()}
+    return found
+
+
+def _other_settings(members: Sequence[Member]) -> list[Note]:
+    """Return what ranks of one stage set their optimizers to otherwise in the first step, each setting once."""
+    seen: dict[tuple[object, ...], dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for member in members:
+        for step in member.reader.steps["step"][:1].tolist():
+            for group in member.reader.groups_of(step):
+                for name, value in group.hyper.items():
+                    if isinstance(value, (bool, int, float, str)):
+                        seen[member.stage, group.optimizer, group.group, name][value].append(member.rank)
+    found: dict[str, Note] = {}
+    for (_, _, _, name), by_value in seen.items():
+        if len(by_value) > 1:
+            (value, ranks), (other, others) = sorted(by_value.items(), key=lambda each: -len(each[1]))[:2]
+            found.setdefault(str(name), note("optimizer-of-ranks", setting=str(name), value=value, ranks=tuple(ranks),
+                                             other=other, others=tuple(others)))  # fmt: skip
+    return list(found.values())

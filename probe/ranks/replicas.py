@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def is_told(self) -> bool:
-        """Tell whether most ranks agree, so that it is known which of them differ."""
+        """Return True if most ranks agree, so that it is known which of them differ."""
         return len(self.others) > len(self.ranks)
 
 
@@ -79,7 +79,7 @@ def error_between(rows: np.ndarray, sketches: np.ndarray, chosen: int, others: S
 
 
 def is_rounding(dtype: str, error: float) -> bool:
-    """Tell whether copies of a dtype may differ so much by rounding alone."""
+    """Return True if copies of a dtype may differ so much by rounding alone."""
     u = unit_roundoff(dtype)
     return not is_integer(dtype) and 0 < error <= max(_ROUNDINGS * u, min(_MORE * u, _MOST))
 

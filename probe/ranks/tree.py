@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from probe.comparison.notes import Note, note
+from probe.notes import Note, note
 from probe.ranks.layout.places import ALL, Layout
 from probe.records import ModuleInfo
 from probe.store.reading.reader import Reader
@@ -133,8 +133,9 @@ def _number_layers(chunks: Sequence[_Chunk], facts: Sequence[Mapping[str, Facts]
         wrong = [key for key in said if key in counted and said[key] != counted[key]]
         if wrong and given is counted:
             place, number = wrong[0]
+            ranks = tuple(chunk.member for chunk in chunks if chunk.place == place)
             notes.append(note("layer-number-of-stage", path=f"{holder}.{number}", stage=place, said=said[wrong[0]],
-                              expected=counted[wrong[0]], ranks=_ranks(chunks, place)))  # fmt: skip
+                              expected=counted[wrong[0]], ranks=ranks))  # fmt: skip
         for chunk in chunks:
             numbers = {n: given[chunk.place, n] for n in by_place.get(chunk.place, ())}
             chunk.paths = {path: _renumbered(whole, holder, numbers) for path, whole in chunk.paths.items()}
@@ -150,9 +151,9 @@ def _outermost(holder: str, lists: Mapping[str, object]) -> str:
     return holder
 
 
-def _numbered(paths: Iterator[str] | Sequence[str] | object) -> Iterator[tuple[str, int]]:
+def _numbered(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the holder and the number of every member of a list."""
-    for path in paths:  # type: ignore[attr-defined]
+    for path in paths:
         holder, dot, name = path.rpartition(".")
         if dot and name.isdigit():
             yield holder, int(name)
@@ -171,10 +172,6 @@ def _numbers_said(
                 if isinstance(own.get("layer_number"), int):
                     found[chunk.place, int(name)] = int(own["layer_number"]) - 1  # type: ignore[call-overload]
     return found
-
-
-def _ranks(chunks: Sequence[_Chunk], place: int) -> tuple[int, ...]:
-    return tuple(chunk.member for chunk in chunks if chunk.place == place)
 
 
 def _renumbered(path: str, holder: str, numbers: Mapping[int, int]) -> str:
@@ -239,16 +236,13 @@ def _ordered(trees: Sequence[tuple[Sequence[ModuleInfo], Sequence[str]]], stages
         found.append(replace(infos[path], path=path, parent=parent))
         own = children.get(path, [])
         numbered = [each.rpartition(".")[2].isdigit() for each in own]
-        for child in sorted(own, key=_number) if own and all(numbered) else own:
+        by_number = own and all(numbered)
+        for child in sorted(own, key=lambda each: int(each.rpartition(".")[2])) if by_number else own:
             add(child, index)
 
     for root in roots:
         add(root, -1)
     return found
-
-
-def _number(path: str) -> int:
-    return int(path.rpartition(".")[2])
 
 
 def _parent(path: str, known: Mapping[str, object]) -> str | None:

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from probe.comparison.notes import Note, note
+from probe.notes import Note, note
 from probe.ranks.dims.arranging import Arrangement, arranged
 from probe.ranks.dims.defaults import is_gated, of_parameter
-from probe.ranks.dims.language import Dims
+from probe.ranks.dims.language import Dims, parsed
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member
 from probe.ranks.tree import Facts, Union
@@ -177,7 +177,12 @@ def _whole_shape(
 # ---- what the user says
 
 
-def told_by(layouts: Mapping[str, str], parse: Callable[[str], Dims]) -> Told:
+def fits(path: str, pattern: str) -> bool:
+    """Return True if a path is one of a module that a glob names."""
+    return path == pattern or fnmatch.fnmatchcase(path, pattern)
+
+
+def told_by(layouts: Mapping[str, str]) -> Told:
     """Return what a user says of tensors, by globs of their paths: ``layers.*.mlp.fc1 output``, ``**.qkv param weight``, ``embed``.
 
     A key without a role is about the outputs, the last key that fits counts.
@@ -185,15 +190,14 @@ def told_by(layouts: Mapping[str, str], parse: Callable[[str], Dims]) -> Told:
     rules = []
     for key, text in layouts.items():
         path, *what = key.split()
-        rules.append((path, " ".join(what) or "output", parse(text)))
+        rules.append((path, " ".join(what) or "output", parsed(text)))
 
     def told(path: str, what: str) -> Dims | None:
         found = None
         role, _, slot = what.partition(" ")
         for pattern, wanted, dims in rules:
             its_role, _, its_slot = wanted.partition(" ")
-            is_meant = its_role == role and its_slot in ("", slot)
-            if is_meant and (fnmatch.fnmatchcase(path, pattern) or path == pattern):
+            if its_role == role and its_slot in ("", slot) and fits(path, pattern):
                 found = dims
         return found
 

@@ -24,7 +24,7 @@ class _State:
         """what changes when it is written to"""
 
     def is_of(self, optimizer: Any, parameter: Any, state: Any) -> bool:
-        """Tell whether it is that of the same objects."""
+        """Return True if it is that of the same objects."""
         return self.parameter == id(parameter) and self.optimizer() is optimizer and self.identity.is_of(state)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from probe.adapters.base import CallContext
@@ -54,6 +54,10 @@ class Call:
     raised: bool = False
     edges: Sequence[object] = ()
     inputs: Sequence[Input] = ()
+    is_in_graph: bool = False
+    """backward will run through its graph"""
+    operations: Counter[str] = field(default_factory=Counter)
+    """how many it has made so far, by name"""
 
     def as_row(self) -> tuple[Any, ...]:
         """Return its row."""
@@ -67,6 +71,8 @@ class Calls:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.all: list[Call] = []
+        self._first: dict[tuple[int, int, int], Call] = {}
+        """those that are no second passes, by module, micro and number"""
         self.micro = 0
         """the pass under way: 0, 1 … with gradients, −1, −2 … without"""
         self.forwards: Counter[int] = Counter()
@@ -85,14 +91,14 @@ class Calls:
     def begin_step(self) -> None:
         """Forget the calls of the step before."""
         self._rows += len(self.all)
-        self.all = []
+        self.all, self._first = [], {}
         self.micro = 0
         self._is_inside_pass = self._differentiated = False
         self._numbers, self._passes = {}, {}
 
     def forget(self) -> None:
         """Hold no call any longer."""
-        self.all = []
+        self.all, self._first = [], {}
         self._stacks = threading.local()
 
     @property
@@ -104,7 +110,7 @@ class Calls:
         return stack
 
     def begins_pass(self, index: int, grad_enabled: bool, stack: list[Call]) -> bool:
-        """Tell whether a call is a forward of the model.
+        """Return True if a call is a forward of the model.
 
         A root inside another one is part of its pass; a root inside itself was left there by an interrupt. Where no root is
         trained by calling it (a LightningModule), a pass ends with the backward pass, or where gradients are switched on or off.
@@ -146,9 +152,24 @@ class Calls:
             self.run.step, micro, self.run.next_seq(), index, number, stack[-1].row if stack else -1, training,
             context.grad_enabled, context.recomputing, context.autocast, self._rows + len(self.all),
         )  # fmt: skip
-        self.all.append(call)
+        self._enter(call)
         stack.append(call)
         return call
+
+    def begin_inside(self, around: Call, index: int) -> Call:
+        """Begin an operation inside a call; nothing runs inside of it."""
+        call = Call(
+            self.run.step, around.micro, self.run.next_seq(), index, around.number, around.row, around.training,
+            around.grad_enabled, around.recomputed, around.autocast, self._rows + len(self.all),
+            is_in_graph=around.is_in_graph,
+        )  # fmt: skip
+        self._enter(call)
+        return call
+
+    def _enter(self, call: Call) -> None:
+        self.all.append(call)
+        if not call.recomputed:
+            self._first[call.module, call.micro, call.number] = call
 
     def pass_over(self, index: int, stack: list[Call]) -> None:
         """Put a call on the stack that is inside one of an earlier step: another thread called ``probe.step()``."""
@@ -175,11 +196,10 @@ class Calls:
         """Return the call that a recomputed one is the second pass of, any other as it is."""
         if not call.recomputed:
             return call
-        key = (call.module, call.micro, call.number)
-        return next((c for c in self.all if not c.recomputed and (c.module, c.micro, c.number) == key), call)
+        return self._first.get((call.module, call.micro, call.number), call)
 
     def in_graph(self, call: Call) -> bool:
-        """Tell whether backward will run through the graph of this call.
+        """Return True if backward will run through the graph of this call.
 
         Of a checkpointed call the graph is that of its first pass, unless that ran without gradients.
         """

@@ -11,6 +11,7 @@ from probe.numbers.statistics import is_integer
 from probe.recorder.calls import CALLS, Call, Calls
 from probe.recorder.gradients import Gradients
 from probe.recorder.measuring import Measuring
+from probe.recorder.operations import Operations
 from probe.recorder.run import Run, guarded
 from probe.recorder.updates import Updates
 from probe.records import Phase, Role
@@ -19,9 +20,13 @@ from probe.records import Phase, Role
 class Forward:
     """The hooks around module calls."""
 
-    def __init__(self, run: Run, measuring: Measuring, calls: Calls, gradients: Gradients, updates: Updates) -> None:
+    def __init__(
+        self, run: Run, measuring: Measuring, calls: Calls, gradients: Gradients, updates: Updates,
+        operations: Operations | None = None,
+    ) -> None:  # fmt: skip
         self.run = run
         self._measuring, self._calls, self._gradients, self._updates = measuring, calls, gradients, updates
+        self._operations = operations
 
     @guarded
     def before_call(
@@ -56,8 +61,11 @@ class Forward:
         if not call.recomputed:
             self._updates.record_changed(index, call.micro)
         tensors = self._observe(Role.INPUT, call, args, kwargs)
-        if calls.in_graph(call):
+        call.is_in_graph = calls.in_graph(call)
+        if call.is_in_graph:
             self._gradients.watch_inputs(call, tensors, is_leaf)
+        if self._operations is not None:
+            self._operations.enter(live, index)
 
     @guarded
     def after_call(self, index: int, output: object, raised: bool) -> None:
@@ -65,6 +73,8 @@ class Forward:
         run, calls = self.run, self._calls
         stack = calls.stack
         call = calls.end(index, stack) if run.active else None
+        if self._operations is not None and not stack:
+            self._operations.leave()
         if call is None:
             return
         if call.step != run.step:
@@ -74,7 +84,7 @@ class Forward:
         call.end = run.next_seq()
         call.raised = raised
         tensors = self._observe(Role.OUTPUT, call, output, {})
-        if not run.norms and calls.in_graph(call):
+        if call.is_in_graph:
             self._gradients.watch_outputs(call, tensors)
         call.inputs = call.edges = ()
         if not stack:

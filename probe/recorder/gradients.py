@@ -233,7 +233,7 @@ class Gradients:
         self._record_gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
 
     def _is_of_second_order(self, gradient: Any) -> bool:
-        """Tell whether a gradient may have parts that came through the graph of an earlier backward pass.
+        """Return True if a gradient may have parts that came through the graph of an earlier backward pass.
 
         Which of a call's nodes such parts go through is up to how its derivatives are written: what the call alone
         contributes is not defined, the total is.

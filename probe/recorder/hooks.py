@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from probe.recorder.forward import Forward
 from probe.recorder.gradients import Gradients
 from probe.recorder.models import Hookable
 from probe.recorder.run import Run
-from probe.recorder.stack import with_more_room
 from probe.recorder.updates import Updates
 from probe.records import Task
 from probe.structure.blocks import main_blocks
@@ -127,3 +127,23 @@ def _in_turn(*functions: Callable[..., None] | None) -> Callable[..., None]:
 
 def _ignore(*args: object) -> None:
     return None
+
+
+_OWN = 100
+"""frames that the recorder needs in a hook"""
+
+
+def with_more_room() -> Callable[[], None]:
+    """Raise the limit of recursion while hooks are set; return what sets it back, unless somebody else has changed it meanwhile.
+
+    PyTorch calls a module that has hooks through one more frame, where a call without any takes four: what just fits would not.
+    """
+    before = sys.getrecursionlimit()
+    during = before + before // 4 + _OWN
+    sys.setrecursionlimit(during)
+
+    def set_back() -> None:
+        if sys.getrecursionlimit() == during:
+            sys.setrecursionlimit(before)
+
+    return set_back

@@ -82,7 +82,7 @@ class Measuring:
         always: bool = False,
     ) -> None:  # fmt: skip
         """Record a tensor of a call, or ``always``, whatever its module: what the user logged, a batch."""
-        if always or self.run.keep[call.module]:
+        if always or self.run.kept_calls[call.module]:
             self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, ())
 
     def observe_parameter(
@@ -198,7 +198,7 @@ class Measuring:
             run.note(f"{what} could not be recorded: {error!r}", module)
 
     def _is_of_ids(self, module: int, facts: TensorFacts) -> bool:
-        """Tell whether the values of an input are wanted because they are a batch's."""
+        """Return True if the values of an input are wanted because they are a batch's."""
         run = self.run
         return run.config.batch is Batch.IDS and module in run.roots and is_integer(facts.dtype)
 

@@ -94,8 +94,9 @@ def _module_info(
     parent = _parent_of(path, index_of) if not is_root else (0 if prefix else -1)
     kind = type(named.module)
     try:
-        file = inspect.getsourcefile(kind) or ""
-        line = inspect.unwrap(kind.forward).__code__.co_firstlineno if file else 0
+        code = inspect.unwrap(kind.forward).__code__  # that of another file where somebody replaced it
+        file = inspect.getsourcefile(code if "forward" in vars(kind) else kind) or ""
+        line = code.co_firstlineno if file == code.co_filename else 0
     except (OSError, TypeError, AttributeError):
         file, line = "", 0
     return ModuleInfo(joined(prefix, path), kind.__name__, parent, file, line, n_params.get(path, 0))

@@ -26,6 +26,7 @@ from probe.recorder.gradients import Gradients
 from probe.recorder.hooks import Hooks
 from probe.recorder.measuring import Measuring
 from probe.recorder.models import add_models
+from probe.recorder.operations import Operations
 from probe.recorder.outcome import Outcome
 from probe.recorder.run import Run, guarded
 from probe.recorder.triggers import Triggers
@@ -81,7 +82,10 @@ class Recorder:
         self._gradients = Gradients(run, self._measuring, self._calls)
         contents = Contents(run)
         self._updates = Updates(run, self._measuring, self._gradients, contents)
-        forward = Forward(run, self._measuring, self._calls, self._gradients, self._updates)
+        self._operations = operations = None
+        if config.level != "module":
+            self._operations = operations = Operations(run, self._measuring, self._calls, self._gradients)
+        forward = Forward(run, self._measuring, self._calls, self._gradients, self._updates, operations)
         self._stepping = None
         if functions is not None:
             self._stepping = Stepping(run, self._calls, self._updates, self.step, self.look_at_loss)
@@ -94,6 +98,8 @@ class Recorder:
         """modules that were called in recorded steps"""
         self._has_gradients = False
         run.notes += [(0, -1, text) for text in adapter.limits]
+        if operations is not None and not operations.is_possible:
+            run.note(f"level={config.level!r}: {adapter.framework} shows no operations; modules are recorded", -1)
         try:
             with adapter.unseen():
                 hookable = add_models(run, models)
@@ -152,11 +158,11 @@ class Recorder:
 
     @property
     def inside_a_call(self) -> bool:
-        """Tell whether a module is running, or was left by an interrupt since which the model has not run again."""
+        """Whether a module is running, or was left by an interrupt since which the model has not run again."""
         return any(call.end < 0 for call in self._calls.all)
 
     def is_tensor(self, value: object) -> bool:
-        """Tell whether a value is a tensor of the models' framework."""
+        """Return True if a value is a tensor of the models' framework."""
         with self.run.adapter.unseen():
             return self.run.adapter.is_tensor(value)
 
@@ -429,6 +435,8 @@ class Recorder:
     def _end_once(self) -> None:
         self.run.end()
         self._hooks.take_off()
+        if self._operations is not None:
+            self._operations.leave()
         buffers.release()
         self.run.adapter.release()
         for part in (self._calls, self._measuring, self._gradients, *([self._stepping] if self._stepping else [])):

@@ -53,6 +53,8 @@ class Run:
         self.wants = [config.wants_phase(phase) for phase in Phase]
         self.keep: list[bool] = []
         """by module: whether what is seen at it is recorded"""
+        self.kept_calls: list[bool] = []
+        """by module: whether what its calls are given and return is"""
         self.in_full: list[bool] = []
         """by module: whether values are"""
         self.kept: dict[int, Any] = {}
@@ -80,7 +82,17 @@ class Run:
     def choose(self) -> None:
         """Apply the options to the modules, which are known now."""
         self.keep = [self.config.wants_module(m.path, m.class_name) for m in self.modules]
+        self.kept_calls = [
+            keep and (self.config.level != "op" or index in self.roots) for index, keep in enumerate(self.keep)
+        ]
         self.in_full = [self.config.wants_values(m.path, m.class_name) for m in self.modules]
+
+    def add_inside(self, operation: ModuleInfo, module: int) -> None:
+        """Add an operation inside a module: it is recorded as the module is."""
+        self.modules.append(operation)
+        self.keep.append(self.keep[module])
+        self.kept_calls.append(self.keep[module])
+        self.in_full.append(self.in_full[module])
 
     def begin_step(self, because: str) -> None:
         """Begin a step; ``because`` says why it is to be recorded in full whatever the options say."""

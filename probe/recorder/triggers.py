@@ -32,12 +32,12 @@ class Triggers:
 
     @property
     def look_at_values(self) -> bool:
-        """Tell whether `saw_nonfinite` is of any use in the open step."""
+        """Whether `saw_nonfinite` is of any use in the open step."""
         return self._nonfinite is not None and not self._seen
 
     @property
     def needs_loss(self) -> bool:
-        """Tell whether a step without a loss is one that cannot be judged."""
+        """Whether a step without a loss is one that cannot be judged."""
         return self._jump is not None
 
     def saw_nonfinite(self, what: str) -> None:

@@ -132,7 +132,7 @@ class Updates:
                     self._note_sample(index)
 
     def _is_written(self, index: int, module: int) -> bool:
-        """Tell whether a parameter was written to since it was recorded last, which no version may count: its own module then looks."""
+        """Return True if a parameter was written to since it was recorded last, which no version may count: its own module then looks."""
         tensor, adapter = self.run.tensors[index].tensor, self.run.adapter
         if adapter.version_of(tensor) != self._versions[index]:
             return True
@@ -297,7 +297,7 @@ class Updates:
                 run.spare[index] = before
 
     def _keeps_spare(self, index: int) -> bool:
-        """Tell whether the copy of a parameter is kept for the next step: where all up to it are small."""
+        """Return True if the copy of a parameter is kept for the next step: where all up to it are small."""
         if len(self._elements_up_to) <= index:
             self._elements_up_to = list(itertools.accumulate(math.prod(info.shape) for info in self.run.parameters))
         return self._elements_up_to[index] <= _SPARE
@@ -307,7 +307,7 @@ class Updates:
         self._masters.look(tensor for group in groups for tensor in group.parameters)
 
     def are_own(self, groups: Sequence[Group]) -> bool:
-        """Tell whether a parameter of these models is among those of the groups."""
+        """Return True if a parameter of these models is among those of the groups."""
         return any(self._masters.index_of(p) is not None for group in groups for p in group.parameters)
 
     def _own(self, groups: list[Group]) -> list[_Trained]:

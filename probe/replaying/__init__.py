@@ -7,5 +7,5 @@ returned. So what is held against A's is the error of one module's own code. The
 * `recorded`: what A recorded of a step. `partners`: which module of A is which of B. `slots`: which tensor is which.
 * `traversal`: B's modules run. `segments`: the code between two calls, forward and backward. `writing`: the results, as a recording.
 * `keeping`: B is left as it was. `weights`: A's weights in B.
-* `noise`, `judging`: what of it is more than rounding. `run`: all of it together.
+* `limits`, `judging`: what of it is more than rounding, in steps, rows and findings of `probe.verdict`. `run`: all of it together.
 """

@@ -11,16 +11,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from probe.commands.defaults import MIN_CONFIDENCE
-from probe.comparison.steps.step_half import Call as RecordedCall
+from probe.defaults import MIN_CONFIDENCE
 from probe.errors import ConfigError, warn
-from probe.mapping import load_mapping
 from probe.records import DirectionName, Role
-from probe.replaying.passing.plan import Plan
 from probe.replaying.passing.tensors import Tensors
-from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
-from probe.store.reading.reader import Reader
+from probe.replaying.prepared import PairingOptions, Prepared, prepared, verbs_for
 from probe.structure.tree import Tree
+from probe.verdict.side import Call as RecordedCall
 
 
 @dataclass
@@ -74,13 +71,11 @@ def inject(
     MappingError, StoreError, FormatError
         the mapping or the file cannot be used
     """
-    parsed, replaying = load_mapping(mapping), verbs_for(model, "probe.inject()")
+    options = PairingOptions(mapping, direction, strict, min_confidence)
+    replaying = verbs_for(model, "probe.inject()")
     with contextlib.ExitStack() as undone:
         folder = Path(undone.enter_context(tempfile.TemporaryDirectory(prefix="probe-inject-")))
-        a = undone.enter_context(Reader(recording))
-        a.require_steps()
-        options = PairingOptions(parsed, direction, strict, min_confidence)
-        ready = prepared(replaying, model, a, step_of(a, step), folder, options)
+        ready = undone.enter_context(prepared(replaying, model, recording, step, folder, options))
         run = _Injection(ready, _chosen(ready, at), _chosen(ready, gradients_at))
         undone.callback(run.say_what_is_left)
         for removal in run.removals():
@@ -115,7 +110,7 @@ class _Injection:
         self.replaying, self.recorded = ready.replaying, ready.recorded
         self.adapter = ready.replaying.adapter
         self.injected = Injected(dict.fromkeys(outputs.values(), 0), dict.fromkeys(gradients.values(), 0))
-        self._tensors = Tensors(Plan(ready.replaying, ready.model, ready.recorded, ready.partners, {}, ready.casts))
+        self._tensors = Tensors(ready)
         self._modules = [each.module for each in self.adapter.modules(ready.model)]
         self._passes = {True: 0, False: 0}
         self._micro, self._depth = 0, 0
@@ -153,17 +148,15 @@ class _Injection:
 
     def _replaced(self, index: int, call: RecordedCall, output: Any) -> Any:
         partner, outputs = self.ready.partners[index], self._tensors.named(output)
-        rows = self._tensors.rows(call.key, Role.OUTPUT, outputs, partner=partner)
-        slots = {row: slot for slot, row in self.recorded.slots(call.key, Role.OUTPUT).items()}
-        gradients = self.recorded.slots(call.key, Role.GRAD_OUTPUT)
+        counterparts = self._tensors.counterparts(call, Role.OUTPUT, outputs, partner=partner)
         by: dict[str, Any] = {}
         for slot, tensor in outputs:
-            row = rows.get(slot, -1)
-            if row < 0:
+            mine = counterparts.get(slot)
+            if mine is None:
                 continue
-            values = self._tensors.of(row, tensor, partner=partner) if index in self.outputs else None
-            of_gradient = gradients.get(slots[row], -1) if index in self.gradients else -1
-            gradient = self._tensors.of(of_gradient, tensor, partner=partner, forward=row) if of_gradient >= 0 else None
+            values = self._tensors.of(mine, tensor, partner=partner) if index in self.outputs else None
+            back = self.recorded.gradient(call, Role.GRAD_OUTPUT, mine) if index in self.gradients else None
+            gradient = self._tensors.of(back, tensor, partner=partner, forward=mine) if back is not None else None
             if values is not None or gradient is not None:
                 by[slot] = self.replaying.through(tensor, values, gradient)
                 for counts, chosen in ((self.injected.outputs, values), (self.injected.gradients, gradient)):
@@ -173,12 +166,8 @@ class _Injection:
 
     def say_what_is_left(self) -> None:
         """Say what was to be replaced and never ran."""
-        left = [
-            path
-            for counts in (self.injected.outputs, self.injected.gradients)
-            for path, count in counts.items()
-            if not count
-        ]
+        counts = *self.injected.outputs.items(), *self.injected.gradients.items()
+        left = [path for path, count in counts if not count]
         if left:
             warn(
                 f"probe.inject() replaced nothing of {', '.join(left[:5])}: it did not run, or A recorded no values of it"

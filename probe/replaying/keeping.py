@@ -11,13 +11,14 @@ import numpy as np
 
 from probe.adapters.base import Adapter
 from probe.adapters.replaying import Replaying
+from probe.adapters.shared.keeping import refilled
 
 _CONTAINERS = (dict, list, set)
 
 
 @contextlib.contextmanager
-def kept(replaying: Replaying, model: Any) -> Iterator[None]:
-    """Put a model back at the end of the block, bit for bit.
+def kept(replaying: Replaying, model: Any, optimizer: Any = None) -> Iterator[None]:
+    """Put a model, and an optimizer where one is given, back at the end of the block, bit for bit.
 
     Tensors stay the same objects. Of what else modules hold, the objects are put back, and the entries of dicts, lists and sets, and
     what is written to tensors among them; what modules write into other objects stays.
@@ -28,9 +29,10 @@ def kept(replaying: Replaying, model: Any) -> Iterator[None]:
     with contextlib.ExitStack() as undone:
         for state, put_back in ((random.getstate(), random.setstate), (np.random.get_state(), np.random.set_state)):
             undone.callback(put_back, state)
-        undo = adapter.keep(parameters)
-        if undo is not None:
-            undone.callback(undo)
+        of_optimizer = adapter.keep_optimizer(optimizer) if adapter.is_optimizer(optimizer) else None
+        for undo in (adapter.keep(parameters), of_optimizer):
+            if undo is not None:
+                undone.callback(undo)
         for tensor in {id(each): each for each in (*parameters, *_held(adapter, modules))}.values():
             undone.callback(_tensor_kept(adapter, tensor))
         for module in modules:
@@ -60,7 +62,7 @@ def _tensor_kept(adapter: Adapter, tensor: Any) -> Callable[[], None]:
 
 
 def _has_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Tell whether two arrays are equal bit for bit: NaN is what it is, and -0.0 is not 0.0."""
+    """Return True if two arrays are equal bit for bit: NaN is what it is, and -0.0 is not 0.0."""
     return np.array_equal(*(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other)))
 
 
@@ -68,27 +70,21 @@ def _attributes_kept(module: Any) -> Callable[[], None]:
     """Return what puts back the attributes of a module."""
     own = vars(module)
     before = dict(own)
-    inside = [(value, kind(value)) for value in own.values() for kind in _CONTAINERS if isinstance(value, kind)]
+    inside: list[tuple[Any, Any]] = [
+        (value, kind(value)) for value in own.values() for kind in _CONTAINERS if isinstance(value, kind)
+    ]
 
     def restored() -> None:
         if not _are_same(own, before):
-            own.clear()
-            own.update(before)
+            refilled(own, before)
         for value, copied in inside:
-            if isinstance(value, dict):
-                if not _are_same(value, copied):
-                    value.clear()
-                    value.update(copied)
-            elif isinstance(value, list):
-                value[:] = copied
-            else:
-                value.clear()
-                value.update(copied)
+            if not (isinstance(value, dict) and _are_same(value, copied)):
+                refilled(value, copied)
 
     return restored
 
 
 def _are_same(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
-    """Tell whether two dicts have the same objects under the same keys, in the same order."""
+    """Return True if two dicts have the same objects under the same keys, in the same order."""
     same_keys = list(one) == list(other)
     return same_keys and all(value is other[key] for key, value in one.items())

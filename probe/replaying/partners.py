@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from probe.comparison.blame.guesses import with_groups, with_guesses
-from probe.comparison.fusion.one_to_many import completed
-from probe.errors import ConfigError
 from probe.mapping import LayerMapping
-from probe.matching import Bundle, Direction, Known, Matching, match
+from probe.matching import Bundle, Direction, Matching
 from probe.matching.automatic.outline import outline_of
 from probe.matching.automatic.weights.lying import may_lie_otherwise
 from probe.matching.automatic.weights.packing import packed_as_read
-from probe.matching.initial_weights import fingerprints
+from probe.matching.one_to_many import completed
+from probe.matching.paired import paired_modules
 from probe.replaying.recorded import Cut
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -56,23 +54,11 @@ def matched(
     ConfigError
         the direction is none
     """
-    trees = Tree(a.modules), Tree(b.modules)
-    sides = (a, trees[0]), (b, trees[1])
-    known = [Known(tree, side.parameters, side.info.model_config) for side, tree in sides]
-    weights = fingerprints(a, trees[0], b, trees[1])
-    found = match(*known, mapping, *weights, _direction(direction), strict)
-    guessed = with_guesses(with_groups(found, *sides), *sides, min_confidence)
-    if may_lie_otherwise(guessed, a, b):
-        guessed = packed_as_read(guessed, *(outline_of(*side) for side in sides)).matching
-    return Pairing(guessed, completed(guessed, a, b))
-
-
-def _direction(name: str | None) -> Direction | None:
-    try:
-        return None if name is None else Direction(name)
-    except ValueError:
-        known = " or ".join(repr(each.value) for each in Direction)
-        raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
+    sides = (a, Tree(a.modules)), (b, Tree(b.modules))
+    found = paired_modules(*sides, mapping, Direction.named(direction), strict, min_confidence)
+    if may_lie_otherwise(found, a, b):
+        found = packed_as_read(found, *(outline_of(*side) for side in sides)).matching
+    return Pairing(found, completed(found, a, b))
 
 
 def partners_of(matching: Matching, b: Reader) -> Mapping[int, Partner]:
@@ -89,7 +75,7 @@ def partners_of(matching: Matching, b: Reader) -> Mapping[int, Partner]:
 
 
 def _is_known(bundle: Bundle) -> bool:
-    """Tell whether it is known in which order the parts lie."""
+    """Return True if it is known in which order the parts lie."""
     return bundle.groups > 0 and bundle.rotary >= 0
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.fusion.bundles import join_parts
-from probe.comparison.steps.rows import Key
-from probe.comparison.steps.side import Side, begins
-from probe.comparison.steps.step_half import Call, StepHalf
-from probe.comparison.steps.tied_homes import homes_of
 from probe.matching import Bundle, Matching
-from probe.numbers.fused import Fusion, split
+from probe.numbers.fused import Fusion, fuse, split
 from probe.records import Phase, Role
+from probe.replaying.passing.left import by_place
 from probe.store.reading.reader import Reader
+from probe.verdict.side import Call, Side
+from probe.verdict.steps.step import of_parts
+from probe.verdict.tensors import Tensor
 
 _KEPT = 256 << 20
 """bytes of values that are kept in case that they are asked for again: what one call returns another one is given"""
+_GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
 
 
 @dataclass(frozen=True)
@@ -53,126 +53,81 @@ class Recorded:
 
     def __init__(self, reader: Reader, step: int, matching: Matching) -> None:
         self.reader, self.step = reader, step
-        homes = homes_of(reader, {pair.a for pair in matching.pairs})
-        self.side = Side(reader, step, matching.views_a, homes=homes, continues=not begins(reader, step))
-        join_parts(self.side, "A", matching)
-        self._half = StepHalf.of("A", self.side, matching)
-        self.calls = sorted(self._half.calls, key=lambda call: call.begin)
-        self._by_row = {call.row: call for call in self.calls}
+        self.side = Side(reader, step, matching.views_a, begins=True)
+        self._bundles = {bundle.parts[0]: bundle for bundle in matching.bundles if bundle.side == "A"}
+        hidden = {part for bundle in self._bundles.values() for part in bundle.parts[1:]}
+        self._all = by_place(self.side.calls)
+        self.calls = sorted((call for call in self._all.values() if call.module not in hidden), key=lambda c: c.begin)
         self._by_module: dict[tuple[int, int], list[Call]] = {}
         for call in self.calls:
             self._by_module.setdefault((call.micro, call.module), []).append(call)
-        self._read: dict[int, np.ndarray] = {}
+        self._joined: dict[tuple[Call, Role], dict[str, Tensor]] = {}
+        self._read: dict[object, np.ndarray] = {}
         """values that were read last"""
         self._nbytes = 0
-        self._returned: dict[int, set[object]] = {}
-        """hashes of what calls returned, by their rows"""
-        self.has_backward = any(
-            self._half.rows.by_role[role] for role in (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
-        )
+        self.has_backward = any(role in call.seen for call in self.side.calls for role in _GRADIENTS)
 
     def calls_of(self, micro: int, module: int) -> list[Call]:
         """Return the calls of a module in a pass, in their order."""
         return self._by_module.get((micro, module), [])
 
-    def caller(self, call: Call) -> Call | None:
-        """Return the call that made another one; None where the training did."""
-        return self._by_row.get(call.caller)
+    def slots(self, call: Call, role: Role) -> Mapping[str, Tensor]:
+        """Return what a call was given, or another role of it, by slot; of modules that are one in B, together."""
+        bundle = self._bundles.get(call.module)
+        if bundle is None:
+            return call.of(role)
+        if (call, role) not in self._joined:
+            parts = [self._all.get((call.micro, part, call.number)) for part in bundle.parts]
+            known = tuple(part for part in parts if part is not None)
+            self._joined[call, role] = of_parts(bundle, known, role) if len(known) == len(parts) else {}
+        return self._joined[call, role]
 
-    def calls_in(self, call: Call) -> Iterator[Call]:
-        """Yield the calls that one made."""
-        return (each for each in self.calls if each.caller == call.row)
+    def gradient(self, call: Call, role: Role, forward: Tensor | None) -> Tensor | None:
+        """Return the gradient, with values, of something that a call was given (`Role.GRAD_INPUT`) or returned; None where there is none."""
+        forwards = self.slots(call, Role.INPUT if role is Role.GRAD_INPUT else Role.OUTPUT).items()
+        slot = next((slot for slot, mine in forwards if mine is forward), None)
+        found = None if slot is None else self.slots(call, role).get(slot)
+        return found if found is not None and found.has_values else None
 
-    def is_inside(self, call: Call, other: Call) -> bool:
-        """Tell whether a call was made while another one ran."""
-        return call.micro == other.micro and other.begin < call.begin and call.end < other.end
+    def is_captured(self, call: Call, tensor: Tensor | None) -> bool:
+        """Return True if something that a call returned is returned by a call around its caller too, which got it by a hook."""
+        around = call.caller.callers() if tensor is not None and call.caller is not None else ()
+        return tensor is not None and any(are_equal(tensor, self.slots(at, Role.OUTPUT).values()) for at in around)
 
-    def rows_of(self, role: Role) -> Iterator[int]:
-        """Yield the rows of a role, of all calls."""
-        return (row for slots in self._half.rows.by_role[role].values() for rows in slots.values() for row in rows)
-
-    def is_captured(self, call: Call, row: int) -> bool:
-        """Tell whether something that a call returned is returned by a call around its caller too, which got it by a hook."""
-        caller = self.caller(call)
-        if row < 0 or caller is None:
-            return False
-        digest, at = self.side.digest(row), self.caller(caller)
-        while at is not None:
-            if at.row not in self._returned:
-                rows = self.slots(at.key, Role.OUTPUT).values()
-                self._returned[at.row] = {self.side.digest(each) for each in rows}
-            if digest in self._returned[at.row]:
-                return True
-            at = self.caller(at)
-        return False
-
-    def slots(self, key: Key, role: Role) -> dict[str, int]:
-        """Return the rows of what a call was given, or of another role of it, by slot."""
-        return {slot: rows[0] for slot, rows in self._half.rows.get(key, role).items()}
-
-    def has_values(self, row: int) -> bool:
-        """Tell whether the values of a row can be read."""
-        return self.side.has_values(row)
-
-    def values(self, row: int) -> np.ndarray:
-        """Return the values of a row; nobody may write to them."""
-        key = row if row in self.side.combined else -1 - self.side.columns["tensor"][row]
+    def values(self, tensor: Tensor) -> np.ndarray:
+        """Return the values of a tensor as they lie in A; nobody may write to them."""
+        key = tensor if tensor.parts else tensor.stored
         found = self._read.pop(key, None)
         if found is None:
-            found = self.side.values(row)
+            parts = [[self.reader.values(part.stored) for part in row] for row in tensor.parts]
+            found = fuse(parts, tensor.fusion or Fusion()) if parts else self.reader.values(tensor.stored)
             self._nbytes += found.nbytes
         self._read[key] = found
         while self._nbytes > _KEPT and len(self._read) > 1:
             self._nbytes -= self._read.pop(next(iter(self._read))).nbytes
         return found
 
-    def lowest(self, row: int) -> float:
-        """Return the smallest finite element of a row."""
-        return float(self.side.columns["min"][row])
-
-    def digest(self, row: int) -> object:
-        """Return what tells the values of a row from others."""
-        return self.side.digest(row)
-
-    def are_equal(self, row: int, others: Iterable[int]) -> bool:
-        """Tell whether a row has the values of one of others."""
-        return self.side.digest(row) in {self.side.digest(other) for other in others}
-
-    def dtype(self, row: int) -> str:
-        """Return the dtype of a row."""
-        return self.side.dtypes[row]
-
-    def shape(self, row: int) -> tuple[int, ...]:
-        """Return the shape of a row."""
-        return self.side.shapes[row]
-
-    def learns(self, row: int) -> bool:
-        """Tell whether the tensor of a row was to have a gradient."""
-        return bool(self.side.columns["requires_grad"][row])
-
-    def has_gradients(self, module: int) -> bool:
-        """Tell whether a module's own parameters got gradients."""
-        roles, modules = self.side.columns["role"], self.side.columns["module"]
-        return any(role == Role.PARAM_GRAD and at == module for role, at in zip(roles, modules, strict=True))
-
     def weights(self) -> dict[str, int]:
         """Return the stored tensors of the weights and buffers that the step began with, by the first of their names."""
-        return self._of_parameters(Phase.INIT, (Role.PARAM, Role.BUFFER))
+        return self._of_parameters(Phase.INIT, Role.PARAM) | self._of_parameters(Phase.INIT, Role.BUFFER)
 
     def gradients(self) -> dict[str, int]:
         """Return the stored gradients as the optimizer used them, or else as backward left them, likewise."""
-        return self._of_parameters(Phase.UPDATE, (Role.PARAM_GRAD,)) or self._of_parameters(
-            Phase.GRADIENT, (Role.PARAM_GRAD,)
-        )
+        used = self._of_parameters(Phase.UPDATE, Role.PARAM_GRAD)
+        return used or self._of_parameters(Phase.GRADIENT, Role.PARAM_GRAD)
 
-    def _of_parameters(self, wanted: Phase, roles: Sequence[Role]) -> dict[str, int]:
-        """Return stored tensors by the names of the parameters that they are of; the last one where there are several."""
-        names = {(each.module, each.slot): each.names[0] for each in self.side.parameters}
-        columns, found = self.side.columns, dict[str, int]()
-        for row, (phase, role, module) in enumerate(
-            zip(columns["phase"], columns["role"], columns["module"], strict=True)
-        ):
-            name = names.get((module, self.side.slots[row])) if phase == wanted and role in roles else None
-            if name is not None and columns["tensor"][row] >= 0 and row not in self.side.combined:
-                found[name] = columns["tensor"][row]
-        return found
+    def _of_parameters(self, phase: Phase, role: Role) -> dict[str, int]:
+        places = zip(self.side.places, self.reader.parameters, strict=True)
+        names = {place: parameter.names[0] for place, parameter in places}
+        found = self.side.params.get((phase, role), {}).items()
+        return {names[place]: each.stored for place, each in found if place in names and each.stored >= 0}
+
+
+def digest(tensor: Tensor) -> object:
+    """Return what tells the values of a tensor from others."""
+    return tuple(digest(part) for row in tensor.parts for part in row) if tensor.parts else tensor.hash
+
+
+def are_equal(tensor: Tensor, others: Iterable[Tensor]) -> bool:
+    """Return True if a tensor has the values of one of others."""
+    return digest(tensor) in map(digest, others)

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import tempfile
-import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from probe.commands.defaults import MIN_CONFIDENCE
-from probe.comparison.answer import Comparison
-from probe.comparison.coverage.tally import Tally
-from probe.comparison.coverage.verdict_margin import margin_of
-from probe.comparison.distance.metrics import measure_pair
-from probe.comparison.module_pairs import module_pairs
-from probe.comparison.notes import Note, note
-from probe.comparison.own_errors import Replayed
-from probe.comparison.result import Divergence, Inputs, SlotResult, Verdict, cause_order
-from probe.comparison.run_summary import summary_of
-from probe.comparison.steps.events import StepPairs
-from probe.comparison.steps.paired_step import paired_step
-from probe.comparison.steps.rows import Rows
-from probe.comparison.steps.side import Side
+from probe.answer.comparison import Comparison
+from probe.answer.margin import margin_of
+from probe.answer.result import Divergence, SlotResult, Verdict
+from probe.answer.runs import Replayed, module_pairs, summary_of
+from probe.defaults import MIN_CONFIDENCE
+from probe.diagnosis.told import findings_in_order
 from probe.errors import ConfigError, NotRecordedError
-from probe.mapping import load_mapping
+from probe.matching import Matching
+from probe.notes import Note, note
+from probe.operations.pairing import with_operations
 from probe.records import DirectionName, Phase, Role, SideName
-from probe.replaying.judgement.checks import Passed
-from probe.replaying.judgement.judging import Judge, Judgement
-from probe.replaying.judgement.limits import Moved
-from probe.replaying.judgement.reference import with_reference
+from probe.replaying.judging import Judge
 from probe.replaying.keeping import kept
-from probe.replaying.moving import moved
-from probe.replaying.passing.left import Left
-from probe.replaying.passing.plan import Changed, Plan
+from probe.replaying.limits import OtherPass
+from probe.replaying.passing.left import Passed, by_place
 from probe.replaying.passing.traversal import Traversal
 from probe.replaying.passing.writing import Written
-from probe.replaying.prepared import PairingOptions, Prepared, as_tensors, prepared, step_of, verbs_for
-from probe.replaying.recorded import Recorded
+from probe.replaying.prepared import (
+    Changed,
+    PairingOptions,
+    Prepared,
+    as_tensors,
+    in_folder,
+    prepared,
+    require_side,
+    verbs_for,
+)
 from probe.replaying.weights import put
+from probe.reproducibility.perturbing import moved
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.coverage.tally import Tally
+from probe.verdict.judge.verdicts import Verdicts
+from probe.verdict.side import Side
+from probe.verdict.steps.calls import Group
+from probe.verdict.steps.step import Step
 
 NOISE = "rounding of each module alone, measured where it is in question"
 _PASSES = 2
@@ -103,67 +105,52 @@ def replay(
     MappingError, ConversionError, ConfigError, StoreError, FormatError
         the mapping, a weight, an option or the file cannot be used
     """
-    if weights not in get_args(SideName):
-        raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
+    require_side(weights)
     if inputs is not None and not isinstance(inputs, Mapping):
         raise ConfigError(
             f"inputs={type(inputs).__name__} cannot be used; expected a dict of the model's arguments by name"
         )
-    parsed, replaying = load_mapping(mapping), verbs_for(model, "probe.replay()")
-    folder = Path(tempfile.mkdtemp(prefix="probe-replay-"))
-    try:
-        with Reader(recording) as a:
-            a.require_steps()
-            options = PairingOptions(parsed, direction, strict, min_confidence)
-            ready = prepared(replaying, model, a, step_of(a, step), folder, options)
-            if not any(map(ready.recorded.has_values, ready.recorded.rows_of(Role.INPUT))):
+    options = PairingOptions(mapping, direction, strict, min_confidence)
+    replaying = verbs_for(model, "probe.replay()")
+
+    def answered(folder: Path) -> Comparison:
+        with prepared(replaying, model, recording, step, folder, options) as ready:
+            given = (each for call in ready.recorded.calls for each in call.of(Role.INPUT).values())
+            if not any(each.has_values for each in given):
                 raise NotRecordedError(
-                    f"{a.path.name} holds no values of what modules were given in step {ready.recorded.step}: record A with "
-                    'task="tensor"'
+                    f"{ready.recorded.reader.path.name} holds no values of what modules were given in step "
+                    f'{ready.recorded.step}: record A with task="tensor"'
                 )
-            run = _Replay(ready, folder, weights, as_tensors(replaying, model, inputs or {}))
-            run.is_to_refer = reference
-            answer = run.answered(Path(keep) if keep is not None else folder / "b.replay.h5")
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(answer, shutil.rmtree, folder, ignore_errors=True)
-    return answer
+            run = _Replay(ready, folder, weights, as_tensors(replaying, model, inputs or {}), reference)
+            return run.answered(Path(keep) if keep is not None else folder / "b.replay.h5")
 
-
-@dataclass
-class _Pass:
-    """A pass that was made."""
-
-    path: Path
-    traversal: Traversal
+    return in_folder("probe-replay-", answered)
 
 
 class _Replay:
     """A replay under way."""
 
-    def __init__(self, prepared: Prepared, folder: Path, weights: SideName, inputs: dict[str, Any]) -> None:
-        self.replaying, self.model, self.folder = prepared.replaying, prepared.model, folder
-        self.a, self.step, self.recorded = prepared.recorded.reader, prepared.recorded.step, prepared.recorded
-        self.pairing, self.partners, self.casts = prepared.pairing, prepared.partners, prepared.casts
-        self.weights, self.inputs = weights, inputs
-        self.notes: list[Note] = list(prepared.pairing.complete.notes)
+    def __init__(
+        self, ready: Prepared, folder: Path, weights: SideName, inputs: dict[str, Any], is_to_refer: bool
+    ) -> None:
+        self.plan, self.folder = replace(ready, inputs=inputs), folder
+        self.replaying, self.model, self.step = ready.replaying, ready.model, ready.recorded.step
+        self.weights, self.is_to_refer = weights, is_to_refer
+        self.notes: list[Note] = list(ready.pairing.complete.notes)
         self.own: tuple[str, ...] = ()
         """weights of B that have no counterpart in A"""
-        self.is_to_refer = False
 
     def passed(
         self, path: Path, changed: Changed | None = None, *, substitutes: bool = True, is_wide: bool = False
-    ) -> _Pass:
-        """Make a pass through B, or a copy of it in float64; B is left as it was before the pass."""
-        adapter = self.replaying.adapter
+    ) -> Passed:
+        """Record a pass through B, or a copy of it in float64; B is left as it was before the pass."""
         with kept(self.replaying, self.model):
             if changed is not None:
                 self._move_weights(changed)
             model = self.replaying.wide(self.model) if is_wide else self.model
-            casts = self.casts and not is_wide
-            plan = Plan(self.replaying, model, self.recorded, self.partners, self.inputs, casts, changed, substitutes)
-            written = Written(adapter, model, path, self.step)
+            casts = self.plan.casts and not is_wide
+            plan = replace(self.plan, model=model, casts=casts, changed=changed, substitutes=substitutes)
+            written = Written(self.replaying.adapter, model, path, self.step)
             try:
                 traversal = Traversal(plan, written)
                 if substitutes:  # of a run by itself only what modules return is asked for
@@ -176,11 +163,11 @@ class _Replay:
             except BaseException:
                 written.abandon()
                 raise
-        return _Pass(path, traversal)
+        return traversal.passed
 
     def _move_weights(self, changed: Changed) -> None:
-        adapter = self.replaying.adapter
-        autocast = next((call.autocast for call in self.recorded.calls if call.autocast), "") if self.casts else ""
+        adapter, calls = self.replaying.adapter, self.plan.recorded.calls if self.plan.casts else ()
+        autocast = next((call.autocast for call in calls if call.autocast), "")
         for each in adapter.parameters(self.model):
             if not each.is_buffer:
                 with adapter.quiet():
@@ -191,101 +178,97 @@ class _Replay:
         if self.weights != "a":
             return self._judged(path)
         with kept(self.replaying, self.model):
-            self.own = put(self.replaying.adapter, self.model, self.recorded, self.pairing.modules)
+            self.own = put(self.replaying.adapter, self.model, self.plan.recorded, self.plan.pairing.modules)
             return self._judged(path)
 
     def _judged(self, path: Path) -> Comparison:
-        first = self.passed(path)
-        with Reader(path) as b:
-            pairs = paired_step(self.a, b, self.step, self.step, self.pairing.complete)
-            traversal = first.traversal
-            same = b.info.framework == self.a.info.framework
-            inner = frozenset(traversal.backward.with_inner)
-            said = Passed(frozenset(traversal.unpulled), frozenset(traversal.skipped), inner, same)
-            readers: list[Reader] = []
-            try:
-                judgement = Judge(pairs, said, lambda: self._moved(readers)).judged()
-            finally:
-                for reader in readers:
-                    reader.close()
-            return self._answer(pairs, b, judgement, traversal.left)
+        passed, matching = self.passed(path), self.plan.pairing.complete
+        with Reader(path) as b, contextlib.ExitStack() as opened:
+            sides = self.plan.recorded.side, Side(b, self.step, matching.views_b)
+            step = Step(*sides, with_operations(matching, *sides), _numbered)
+            judge = Judge(step, passed, lambda: [self._moved(step, number, opened) for number in range(_PASSES)])
+            return self._answer(step, judge.judged(), passed)
 
-    def _moved(self, readers: list[Reader]) -> Moved:
-        """Make the passes that measure rounding."""
-        for number in range(_PASSES):
-            generator = np.random.default_rng([self.step, number])
+    def _moved(self, step: Step, number: int, opened: contextlib.ExitStack) -> OtherPass:
+        """Make a pass that measures rounding."""
+        generator = np.random.default_rng([self.step, number])
+        path = self.folder / f"b.moved{number}.h5"
+        self.passed(path, lambda values, autocast: moved(values, generator, autocast))
+        return OtherPass(opened.enter_context(Reader(path)), step)
 
-            def changed(values: np.ndarray, autocast: str, generator: np.random.Generator = generator) -> np.ndarray:
-                return moved(values, generator, autocast)
-
-            made = self.passed(self.folder / f"b.moved{number}.h5", changed)
-            readers.append(Reader(made.path))
-        return Moved(readers, self.step)
-
-    def _answer(self, pairs: StepPairs, b: Reader, judgement: Judgement, left: Iterable[Left]) -> Comparison:
-        from probe.diagnosis.choosing import with_hints
-        from probe.diagnosis.of_pairs import evidence_of
-
-        trees = Tree(self.a.modules), Tree(b.modules)
-        tally = Tally(self.a, b, *trees)
-        tally.add(pairs, judgement.events)
-        ordered = sorted(judgement.findings, key=cause_order)
-        findings = with_hints(ordered, lambda finding: evidence_of(pairs, finding), self.notes)
+    def _answer(self, step: Step, verdicts: Verdicts, passed: Passed) -> Comparison:
+        a, b = step.a.reader, step.b.reader
+        tally = Tally((a, b), step.matching)
+        tally.add(step, verdicts)
+        findings = self._findings(step, verdicts)
         if self.is_to_refer and findings:
-            findings = self._referred(findings, pairs)
-        lacking = tuple(each.note(self.a.modules[each.call.module].path) for each in _outermost(left, self.recorded))
+            findings = self._referred(findings, step)
         if self.own:
             self.notes.append(note("replay-own-weights", names=self.own))
-        replayed = {node.pair for node in pairs.nodes.values()}
-        reasons = () if replayed else (note("replay-nothing"),)
+        modules = {node.a.module for node in step.nodes}
+        reasons = () if modules else (note("replay-nothing"),)
         verdict = Verdict.DIVERGED if findings else Verdict.UNDECIDED if reasons else Verdict.ALIGNED
-        slots = tuple(self._with_errors_in_run(tally.slots, pairs))
+        rows = tuple(self._with_errors_in_run(tally.rows, step))
+        lacking = tuple(each.note(each.call.path) for each in passed.outermost())
         return Comparison(
-            verdict, tuple(findings), tally.coverage, (*self.notes, *reasons), NOISE, slots, self.pairing.complete,
-            str(self.a.path), str(b.path), tuple(tally.only_a), tuple(tally.only_b), inputs=Inputs(), reasons=reasons,
-            flip=margin_of(verdict, findings, list(slots)), steps=((self.step, self.step),), pairs=module_pairs(self.pairing.complete, *trees),
-            runs=(summary_of(self.a, trees[0]), summary_of(b, trees[1])),
-            replayed=Replayed(len(replayed), len(pairs.nodes), lacking, self.weights),
+            verdict, tuple(findings), tally.coverage(), (*self.notes, *reasons), NOISE, rows, step.matching, str(a.path),
+            str(b.path), *tally.alone(findings), reasons=reasons, flip=margin_of(verdict, findings, rows),
+            steps=((self.step, self.step),), pairs=module_pairs(step.matching, *tally.trees),
+            runs=(summary_of(a, tally.trees[0]), summary_of(b, tally.trees[1])),
+            replayed=Replayed(len(modules), len(step.nodes), lacking, self.weights),
         )  # fmt: skip
 
-    def _referred(self, findings: list[Divergence], pairs: StepPairs) -> list[Divergence]:
-        """Add to findings how far both sides are from B's code in float64."""
+    def _findings(self, step: Step, verdicts: Verdicts) -> list[Divergence]:
+        """Return what is wrong, with hints; as sure as the pairs are."""
+        from probe.diagnosis.beside import Guesses
+        from probe.diagnosis.choosing import with_hints
+        from probe.diagnosis.evidence import evidence_of
+
+        guesses = Guesses(step.matching, Tree(step.a.reader.modules), Tree(step.b.reader.modules))
+        told = list(findings_in_order(step, verdicts.findings))
+        evidence = {said.event: evidence_of(step, finding, said) for said, finding in told}
+        hinted = with_hints([said for said, _ in told], lambda said: evidence[said.event], self.notes)
+        return [guesses.weighed(each) for each in hinted]
+
+    def _referred(self, findings: list[Divergence], step: Step) -> list[Divergence]:
+        """Add to findings how far both sides are from B's code in float64.
+
+        A that is further computes something else, or less precisely, than B's code says; B that is further rounds more than A does.
+        """
+        path = self.folder / "b.wide.h5"
         try:
-            made = self.passed(self.folder / "b.wide.h5", is_wide=True)
+            self.passed(path, is_wide=True)
         except NotImplementedError:
             self.notes.append(note("replay-no-reference", framework=self.replaying.adapter.framework))
             return findings
-        with Reader(made.path) as reader:
-            return with_reference(findings, pairs, Side(reader, self.step))
+        with Reader(path) as reader:
+            return [_with_reference(each, OtherPass(reader, step)) for each in findings]
 
-    def _with_errors_in_run(self, slots: list[SlotResult], pairs: StepPairs) -> Iterable[SlotResult]:
+    def _with_errors_in_run(self, rows: Iterable[SlotResult], step: Step) -> Iterator[SlotResult]:
         """Add to what modules return by how much that is off in a run of B of its own: what it inherits included."""
-        made = self.passed(self.folder / "b.run.h5", substitutes=False)
-        with Reader(made.path) as reader:
-            side = Side(reader, self.step)
-            rows = Rows.of(side)
-            calls = {(node.micro, node.pair, node.call): pairs.half("B").key(node) for node in pairs.nodes.values()}
-            index = {self.a.modules[pair.a].path: number for number, pair in enumerate(pairs.matching.pairs)}
-            for slot in slots:
-                key = calls.get((slot.micro, index.get(slot.path_a, -1), slot.call))
-                there = (
-                    None if key is None or slot.role is not Role.OUTPUT else rows.get(key, Role.OUTPUT).get(slot.slot_b)
-                )
-                if there is None:
-                    yield slot
-                    continue
-                metrics = measure_pair(pairs.a, slot.row_a, side, there[0])
-                yield replace(slot, in_run=metrics.rel_l2)
+        calls = ((node.a, event) for node in step.nodes for event in node.outputs)
+        outputs = {(call.path, call.micro, call.number, event.slot_a): event for call, event in calls}
+        path = self.folder / "b.run.h5"
+        self.passed(path, substitutes=False)
+        with Reader(path) as reader:
+            run = OtherPass(reader, step)
+            for row in rows:
+                event = outputs.get((row.path_a, row.micro, row.call, row.slot_a)) if row.role is Role.OUTPUT else None
+                error = None if event is None else run.error(event, event.a)
+                yield row if error is None else replace(row, in_run=error)
 
 
-def _outermost(left: Iterable[Left], recorded: Recorded) -> list[Left]:
-    """Return what was not replayed, without what lies inside of another call that was not, for no reason of its own."""
-    found = list(left)
-    not_called = {each.call.row for each in found if each.why.value == "replay-not-called"}
-    kept_left = []
-    for each in found:
-        caller = recorded.caller(each.call)
-        if each.call.row in not_called and caller is not None and caller.row in not_called:
-            continue
-        kept_left.append(each)
-    return kept_left
+def _numbered(a: Side, b: Side, matching: Matching, batches: object) -> list[tuple[Group, Group]]:
+    """Return the calls that both sides made: those of a replay have A's numbers."""
+    theirs = by_place(b.calls)
+    partners = {pair.a: pair.b for pair in matching.pairs if pair.has_calls}
+    keys = ((call, (call.micro, partners.get(call.module, -1), call.number)) for call in a.calls)
+    return [((call,), (theirs[key],)) for call, key in keys if key in theirs]
+
+
+def _with_reference(finding: Divergence, wide: OtherPass) -> Divergence:
+    event: Any = finding.event
+    a, b = (wide.error(event, each) if event is not None else None for each in (event and event.a, event and event.b))
+    if a is None or b is None:
+        return finding
+    return replace(finding, facts=(*finding.facts, note("replay-reference", a=a, b=b)))

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tempfile
-import uuid
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from probe._version import __version__
-from probe.commands.defaults import MIN_CONFIDENCE
-from probe.comparison.answer import Comparison
-from probe.comparison.coverage.left_out import What
-from probe.comparison.result import Verdict
-from probe.comparison.run import compare
+from probe.answer.comparison import Comparison
+from probe.answer.left_out import What
+from probe.answer.result import Verdict
+from probe.comparing import compare
 from probe.config import RecordConfig
-from probe.errors import ConfigError, NotRecordedError, RecordingError
-from probe.mapping import load_mapping
+from probe.defaults import MIN_CONFIDENCE
+from probe.errors import NotRecordedError, RecordingError
 from probe.recorder import Recorder
-from probe.records import DirectionName, Role, RunInfo, SideName, Task
+from probe.records import DirectionName, Role, SideName, Task
 from probe.replaying.keeping import kept
-from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
+from probe.replaying.passing.writing import run_info
+from probe.replaying.prepared import PairingOptions, Prepared, in_folder, prepared, require_side, verbs_for
 from probe.replaying.weights import converted, put
-from probe.store.reading.reader import Reader
-from probe.store.writing.writer import Writer, now
+from probe.store.writing.writer import Writer
 
 _CALL = "probe.replay_gradients()"
 
@@ -80,30 +73,24 @@ def replay_gradients(
     MappingError, ConversionError, ConfigError, StoreError, FormatError
         the mapping, a weight, an option or the file cannot be used
     """
-    if weights not in get_args(SideName):
-        raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
-    parsed, replaying = load_mapping(mapping), verbs_for(model, _CALL)
+    require_side(weights)
+    options = PairingOptions(mapping, direction, strict, min_confidence)
+    replaying = verbs_for(model, _CALL)
     if not replaying.adapter.is_optimizer(optimizer):
         kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise RecordingError(
             f"{_CALL} was given optimizer={kind}; expected an optimizer of {replaying.adapter.framework}"
         )
-    folder = Path(tempfile.mkdtemp(prefix="probe-replay-"))
-    try:
-        with Reader(recording) as a:
-            a.require_steps()
-            options = PairingOptions(parsed, direction, strict, min_confidence)
-            ready = prepared(replaying, model, a, step_of(a, step), folder, options)
-            path = Path(keep) if keep is not None else folder / "b.update.h5"
+
+    def answered(folder: Path) -> Comparison:
+        path = Path(keep) if keep is not None else folder / "b.update.h5"
+        with prepared(replaying, model, recording, step, folder, options) as ready:
             _updated(ready, optimizer, path, is_given_weights=weights == "a")
         found = compare(recording, path, mapping, steps=(ready.recorded.step, 0), direction=direction, strict=strict,
                         min_confidence=min_confidence)  # fmt: skip
-        answer = _of_update_alone(found)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(answer, shutil.rmtree, folder, ignore_errors=True)
-    return answer
+        return _of_update_alone(found)
+
+    return in_folder("probe-replay-", answered)
 
 
 _OF_RUNS = {
@@ -115,12 +102,12 @@ _OF_RUNS = {
 
 def _of_update_alone(found: Comparison) -> Comparison:
     """Return a comparison without what it says of B for not being a run."""
-    reasons = tuple(each for each in found.reasons if each.code not in _OF_RUNS)
-    notes = tuple(each for each in found.notes if each.code not in _OF_RUNS)
-    compared = any(slot.role is Role.DELTA and slot.metrics.is_known for slot in found.slots)
-    verdict = (
-        Verdict.DIVERGED if found.divergences else Verdict.ALIGNED if compared and not reasons else Verdict.UNDECIDED
+    reasons, notes = (
+        tuple(each for each in some if each.code not in _OF_RUNS) for some in (found.reasons, found.notes)
     )
+    compared = any(slot.role is Role.DELTA and slot.metrics.is_known for slot in found.slots)
+    without = Verdict.ALIGNED if compared and not reasons else Verdict.UNDECIDED
+    verdict = Verdict.DIVERGED if found.divergences else without
     left_out = tuple(each for each in found.left_out if each.what not in (What.STEPS, What.LOSS))
     return replace(found, verdict=verdict, reasons=reasons, notes=notes, left_out=left_out)
 
@@ -135,10 +122,7 @@ def _updated(ready: Prepared, optimizer: Any, path: Path, *, is_given_weights: b
             f"{ready.recorded.reader.path.name} holds no gradients of parameters in step {ready.recorded.step}: record A with "
             'task="tensor" and an optimizer\'s step'
         )
-    with kept(replaying, model), contextlib.ExitStack() as undone:
-        undo = adapter.keep_optimizer(optimizer)
-        if undo is not None:
-            undone.callback(undo)
+    with kept(replaying, model, optimizer):
         if is_given_weights:
             put(adapter, model, ready.recorded, ready.pairing.modules)
         given = [
@@ -158,11 +142,7 @@ def _updated(ready: Prepared, optimizer: Any, path: Path, *, is_given_weights: b
 
 def _record(ready: Prepared, optimizer: Any, path: Path, given: list[tuple[Any, Any]]) -> None:
     adapter, config = ready.replaying.adapter, RecordConfig.from_options(None, task=Task.TENSOR)
-    info = RunInfo(
-        run_id=uuid.uuid4().hex, framework=adapter.framework, framework_version=adapter.version, probe_version=__version__,
-        created=now(), rank=0, world_size=1, tells_writes=adapter.counts_writes, config=config.as_json(),
-        model_config=adapter.model_config(ready.model),
-    )  # fmt: skip
+    info = run_info(adapter, ready.model, config, tells_writes=adapter.counts_writes)
     recorder = Recorder(adapter, [("", ready.model)], Writer(path, info), config, optimizer)
     try:
         recorder.record_weights()

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.acceptance.result import Acceptance, Decision, ItemResult, Outcome, Where
-from probe.comparison.noise.presets import Preset
+from probe.answer.acceptance import Acceptance, Decision, ItemResult, Outcome, Where
+from probe.answer.presets import Preset
 from probe.mapping.judging import Tolerance
-from probe.report.layout import PLAIN_WIDTH, padded, shortened, wrapped
-from probe.report.names import LONGEST_LIST, plain
-from probe.report.words.acceptance import METRICS
+from probe.report.layout import LONGEST_LIST, PLAIN_WIDTH, padded, plain, shortened, wrapped
+from probe.report.measured import micro_batch
+from probe.report.words.forms import METRICS
 
 _HEADLINES = {
     Decision.ACCEPTED: ("ACCEPTED", "bold green"),
@@ -94,11 +94,9 @@ def _places(item: ItemResult, width: int | None) -> Iterator[str]:
 
 def _place(where: Where) -> tuple[str, str]:
     """Return a tensor's path, and what stands behind it."""
-    micro = f" · micro {where.micro}" if where.micro > 0 else ""
-    micro = f" · evaluation {-where.micro - 1}" if where.micro < 0 else micro
     call = f" · call {where.call}" if where.call else ""
     at = f" at {list(where.index)}" if where.index else ""
-    end = f" {where.role.label} {plain(where.slot_a or where.slot_b)}{at}  (step {where.step}{micro}{call})"
+    end = f" {where.role.label} {plain(where.slot_a or where.slot_b)}{at}  (step {where.step}{micro_batch(where.micro)}{call})"
     return plain(where.path_a or where.path_b) or "(the whole model)", end
 
 

@@ -6,18 +6,19 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.distance.metrics import Metrics, Status
-from probe.comparison.result import Divergence, Kind, SlotResult
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
+from probe.answer.metrics import Metrics, Status
+from probe.answer.result import Divergence, Kind, SlotResult
 from probe.errors import ProbeError
 from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
-from probe.report.layout import padded, shortened, wrapped
-from probe.report.names import plain
+from probe.report.layout import padded, plain, shortened, wrapped
+from probe.report.measured import about, amount
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -166,7 +167,10 @@ class _Branch:
         """Return what tells the state of A's modules; of weights, those of all modules inside too."""
         of_calls = self.first.phase in (Phase.FORWARD, Phase.BACKWARD)
         found: dict[str, list[SlotResult]] = defaultdict(list)
-        for slot in filter(self._counts, self.comparison.slots):
+        for slot in self.comparison.slots:
+            is_of_pass = not of_calls or slot.micro == self.ref.micro
+            if slot.step != self.ref.step or slot.phase is not self.first.phase or not is_of_pass:
+                continue
             paths = {slot.path_a, *(path for path, _ in slot.parts_a)}
             if not of_calls:
                 paths = {above for path in paths for above in _with_parents(path)}
@@ -174,19 +178,12 @@ class _Branch:
                 found[path].append(slot)
         return found
 
-    def _counts(self, slot: SlotResult) -> bool:
-        """Tell whether a pair of tensors is of the kind and the place in the run that the divergence is of."""
-        is_of_pass = self.first.phase not in (Phase.FORWARD, Phase.BACKWARD) or slot.micro == self.ref.micro
-        return slot.step == self.ref.step and slot.phase is self.first.phase and is_of_pass
-
     def _wrong(self) -> list[_Place]:
         side, refs = ("A", self.first.a) if self.first.a else ("B", self.first.b)
-        if self.first.uncalled:
-            side, refs = self.first.uncalled_on, self.first.uncalled
         places = []
         for ref in refs:
             index = self.trees[side].by_path.get(ref.path)
-            if index is None or ref.path in self.first.agreeing:
+            if index is None:
                 continue
             known = self.partners.get(index) if side == "B" else None
             places.append(self._place(side, index) if known is None else self._place("A", known))
@@ -209,17 +206,7 @@ class _Branch:
             lead = "" if not depth else f"{'  ' * (depth - 1)}└ "
             name = self._name(place, above[depth - 1] if depth else None)
             lines += self._before(place, lead) if depth else []
-            state = self._state(place, _INSIDE)
-            lines.append(
-                Line(
-                    lead,
-                    name,
-                    plain(place.class_name),
-                    self._error(place),
-                    state,
-                    in_run=_in_run(self._slots_of(place)),
-                )
-            )
+            lines.append(self._line(place, name, lead, _INSIDE))
         return lines + self._siblings(parent, above)
 
     def _name(self, place: _Place, parent: _Place | None) -> str:
@@ -228,21 +215,21 @@ class _Branch:
         path = parent.path
         if place.side != parent.side:
             path = next((self.trees["B"].path(b) for b, a in self.partners.items() if a == parent.index), "")
-        inside = place.path[len(path) + 1 :] if path and place.path.startswith(f"{path}.") else place.path
+        inside = place.path[len(path) + 1 :] if path and place.path.startswith((f"{path}.", f"{path}/")) else place.path
         return f"B's {plain(inside)}" if place.side == "B" else plain(inside)
 
     # The tree: modules that were called, each below the nearest one that was
 
     def _parent(self, place: _Place) -> _Place | None:
         """Return the nearest module above that was called, in A where it has a partner there."""
-        tree, at = self.trees[place.side], self.trees[place.side].modules[place.index].parent
+        tree, at = self.trees[place.side], self.trees[place.side].parent(place.index)
         while at >= 0:
             partner = at if place.side == "A" else self.partners.get(at)
             if partner is not None and (partner in self.begins["A"] or not partner):
                 return self._place("A", partner)
             if place.side == "B" and at in self.begins["B"] and tree.path(at) in self.only["B"]:
                 return self._place("B", at)
-            at = tree.modules[at].parent
+            at = tree.parent(at)
         return None if place.side == "A" and not place.path else self._place("A", 0)
 
     def _above(self, place: _Place) -> list[_Place]:
@@ -299,44 +286,38 @@ class _Branch:
         wrong = {(each.side, each.index) for each in self.wrong[:_MOST_WRONG]}
         at = [place for place, each in enumerate(below) if (each.side, each.index) in wrong]
         shown = {near for place in at for near in range(place - _BESIDE, place + _BESIDE + 1)}
-        rows: list[_Place | list[_Place]] = []
-        for place, each in enumerate(below):
-            if place in shown:
-                rows.append(each)
-            elif rows and isinstance(rows[-1], list):
-                rows[-1].append(each)
-            else:
-                rows.append([each])
-        rows = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in rows]
+        rows: list[list[_Place]] = []
+        for is_shown, places in groupby(range(len(below)), shown.__contains__):
+            run = [below[place] for place in places]
+            rows += [[each] for each in run] if is_shown else [run]
         indent = "  " * (len(above) - 1)
         lines = []
         for number, row in enumerate(rows):
             lead = f"{indent}{'└' if number == len(rows) - 1 else '├'} "
-            if isinstance(row, list):
+            if len(row) > 1:
                 lines.append(Line(lead, f"… {len(row)} more", "", "", self._summary(row)))
-            else:
-                lines.append(self._line(row, above[-1], lead, (row.side, row.index) in wrong))
+                continue
+            line = self._first_line if (row[0].side, row[0].index) in wrong else self._line
+            lines.append(line(row[0], self._name(row[0], above[-1]), lead))
         return lines
 
-    def _line(self, place: _Place, parent: _Place, lead: str, is_wrong: bool) -> Line:
-        name = self._name(place, parent)
-        if place.path in self.first.agreeing:  # its part of what lies in one
-            return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
-        if not is_wrong:
-            in_run = _in_run(self._slots_of(place))
-            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place), in_run=in_run)
+    def _line(self, place: _Place, name: str, lead: str, of_wrong: str = "") -> Line:
+        state, in_run = self._state(place, of_wrong), _in_run(self._slots_of(place))
+        return Line(lead, name, plain(place.class_name), self._error(place), state, in_run=in_run)
+
+    def _first_line(self, place: _Place, name: str, lead: str) -> Line:
+        """Return the line of what is wrong itself."""
+        class_name, metrics = plain(place.class_name), self.first.metrics
         if self.first.kind is Kind.MISSING:
-            return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
-        error = "" if self.first.metrics is None else _number(self.first.metrics)
-        in_run = _in_run(self._slots_of(place))
-        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True, in_run=in_run)
+            return Line(lead, name, class_name, "", f"✗ {self._missing(place)}", is_wrong=True)
+        error, in_run = "" if metrics is None else _number(metrics), _in_run(self._slots_of(place))
+        return Line(lead, name, class_name, error, "✗ wrong, the first", is_wrong=True, in_run=in_run)
 
     def _missing(self, place: _Place) -> str:
-        if self.first.uncalled:
-            return f"not called on {self.first.uncalled_on}, the first"
-        if self.first.a and self.first.b:
+        called = (fact.facts["side"] for fact in self.first.facts if fact.code == "computed-by-code-of-other-side")
+        side = next(called, "" if self.first.a and self.first.b else "A" if self.first.a else "B")
+        if not side:
             return "missing, the first"
-        side = "A" if self.first.a else "B"
         is_paired = place.side == "A" and place.index in self.partnered
         return f"a call only in {side}" if is_paired else f"only in {side}"
 
@@ -410,8 +391,7 @@ def _number(metrics: Metrics) -> str:
         return ""
     if not metrics.rel_l2:
         return "0"
-    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
-    return f"{about}{100 * metrics.rel_l2:.3g}%" if metrics.of_integers else f"{about}{metrics.rel_l2:.1e}"
+    return f"{about(metrics)}{amount(metrics)}"
 
 
 def _in_run(slots: Iterable[SlotResult]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from rich.text import Text
 
-from probe.report.layout import PLAIN_WIDTH, WIDTH, wrapped
-from probe.report.names import plain
+from probe.notes import named
+from probe.notes import plain as plain_json
+from probe.report.layout import Page, plain
 from probe.report.settings import table
 from probe.settings.advising import Advice, Unread
 from probe.settings.comparing import Difference
@@ -39,38 +40,27 @@ def rendered(advices: Sequence[Advice], differences: Sequence[Difference], width
     return page.out
 
 
-class _Page:
+class _Page(Page):
     def __init__(self, width: int | None, verbose: bool) -> None:
-        self.out, self.columns, self.verbose = Text(), width, verbose
-        self.width = PLAIN_WIDTH if width is None else min(width, WIDTH)
-
-    def say(self, text: str, lead: str = "", indent: str = "  ", style: str = "") -> None:
-        self.out.append(f"{wrapped(text, self.width, lead, indent, whole=self.columns is None)}\n", style=style)
+        super().__init__(width)
+        self.verbose = verbose
 
     def environment(self, advice: Advice, letter: str) -> None:
         """Say what is there and what is set."""
         found = advice.environment
-        versions = (
-            ", ".join(f"{_TITLES.get(name, name)} {version}" for name, version in found.frameworks.items())
-            or "none is installed"
-        )
         self.say(plain(found.title), f"{letter}  " if letter else "Environment of ", style="bold")
-        self.say(plain(versions), "  frameworks  ", "              ")
-        devices = ", ".join(map(plain, dict.fromkeys(found.devices))) or "no accelerator was found"
-        self.say(devices, "  devices     ", "              ")
-        values = (
-            " ".join(f"{plain(name)}={plain(value)}" for name, value in found.variables.items())
-            or "none that changes numbers"
-        )
-        self.say(values, "  variables   ", "              ")
-        names = (
-            [name for name in sorted(found.recorded) if not name.startswith("group.")] if self.verbose else _SWITCHES
-        )
-        switches = " ".join(
-            f"{plain(name)}={plain(str(found.recorded[name]))}" for name in names if name in found.recorded
-        )
-        if switches:
-            self.say(switches, "  switches    ", "              ")
+        versions = ", ".join(f"{_TITLES.get(name, name)} {version}" for name, version in found.frameworks.items())
+        names = [name for name in sorted(found.recorded) if not name.startswith("group.")]
+        switches = {name: str(found.recorded[name]) for name in (names if self.verbose else _SWITCHES) if name in names}
+        rows = {
+            "frameworks": plain(versions) or "none is installed",
+            "devices": ", ".join(map(plain, dict.fromkeys(found.devices))) or "no accelerator was found",
+            "variables": _pairs(found.variables) or "none that changes numbers",
+            "switches": _pairs(switches),
+        }
+        for name, text in rows.items():
+            if text:
+                self.say(text, f"  {name:<12}", " " * 14)
         self.out.append("\n")
 
     def differences(self, differences: Sequence[Difference]) -> None:
@@ -80,15 +70,7 @@ class _Page:
             self.out.append("\n")
             return
         self.say("They differ", style="bold")
-        rows = [
-            (
-                plain(each.title),
-                plain(each.a.shown),
-                plain(each.b.shown),
-                each.effect.value if each.effect.counts else "rounding at most",
-            )
-            for each in differences
-        ]
+        rows = [(*map(plain, (each.title, each.a.shown, each.b.shown)), _effect(each)) for each in differences]
         self.out.append(table(rows, self.columns))
         self.out.append("\n")
 
@@ -99,16 +81,14 @@ class _Page:
             self.say("All that the frameworks offer for determinism is set.", style="green")
             return
         self.say("To set for the same numbers in every run", style="bold")
-        for framework, steps in groupby(
-            sorted(missing, key=lambda step: (step.framework != ANY, step.framework)), lambda step: step.framework
-        ):
+        missing.sort(key=lambda step: (step.framework != ANY, step.framework))
+        for framework, steps in groupby(missing, lambda step: step.framework):
             self.out.append(f"  {_TITLES[framework]}\n")
             for step in steps:
                 self._step(step)
         if any(step.by_seed_all for step in missing):
-            self.say(
-                "* done by probe.seed_all(), called after the imports and before the model is made", "  ", "  ", "dim"
-            )
+            by = "* done by probe.seed_all(), called after the imports and before the model is made"
+            self.say(by, "  ", "  ", "dim")
         self.out.append("\n")
 
     def _step(self, step: Step) -> None:
@@ -122,11 +102,10 @@ class _Page:
         found: list[Unread] = list(dict.fromkeys(each for advice in advices for each in advice.unread))
         for each in found:
             instead = f"; instead: {each.instead}" if each.instead else ""
-            self.say(
-                f"{plain(each.variable)}={plain(each.value)}: {each.why}{instead}", "without effect: ", "  ", "yellow"
-            )
+            text = f"{plain(each.variable)}={plain(each.value)}: {each.why}{instead}"
+            self.say(text, "without effect: ", "  ", "yellow")
         if self.verbose:
-            for line, why in ATTRIBUTES:
+            for line, why in ATTRIBUTES.items():
                 self.say(f"{line} {why}", "without effect in a program: ", "  ", "dim")
 
     def unfit(self, advices: Sequence[Advice]) -> None:
@@ -139,29 +118,28 @@ class _Page:
             )  # fmt: skip
 
 
+def _effect(difference: Difference) -> str:
+    return difference.effect.value if difference.effect.counts else "rounding at most"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return " ".join(f"{plain(name)}={plain(value)}" for name, value in values.items())
+
+
 def _is_switch(name: str) -> bool:
     return not name.startswith(("group.", "packages.", "variables")) and name not in _NO_SWITCHES
 
 
 def as_json(advices: Sequence[Advice], differences: Sequence[Difference]) -> dict[str, object]:
     """Return the same for programs."""
-    return {
-        "environments": [_advice_json(each) for each in advices],
-        "differences": [each.as_json() for each in differences],
-    }
+    return {"environments": [_advice_json(each) for each in advices], "differences": plain_json(list(differences))}
 
 
 def _advice_json(advice: Advice) -> dict[str, object]:
-    found = advice.environment
+    found, of_step = advice.environment, ("framework", "variable", "value", "call", "why", "by_seed_all")
     return {
-        "title": found.title, "frameworks": dict(found.frameworks), "devices": list(found.devices),
-        "variables": dict(found.variables),
+        **named(found, "title", "devices"), "frameworks": dict(found.frameworks), "variables": dict(found.variables),
         "switches": {name: value for name, value in found.recorded.items() if _is_switch(name)},
-        "missing": [{"framework": step.framework, "variable": step.variable, "value": step.value, "call": step.call,
-                     "why": step.why,
-                     "by_seed_all": step.by_seed_all} for step in advice.missing],
-        "without_effect": [{"variable": each.variable, "value": each.value, "why": each.why,
-                            "instead": each.instead} for each in advice.unread],
-        "lacking": [{"dtype": each.dtype, "device": each.device, "wanted": each.wanted,
-                     "is_used": each.is_used} for each in advice.unfit],
+        "missing": [named(step, *of_step) for step in advice.missing],
+        "without_effect": plain_json(advice.unread), "lacking": plain_json(advice.unfit),
     }  # fmt: skip

@@ -13,18 +13,19 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from probe.comparison.notes import note
 from probe.errors import ConfigError, NotRecordedError
+from probe.notes import note
 from probe.ranks.opening import is_of_ranks, open_reader
+from probe.ranks.reader import RanksReader
 from probe.records import Phase, Role
-from probe.report.names import LONGEST_LIST, plain
-from probe.report.ranks import drawn, sizes
+from probe.report.layout import LONGEST_LIST, plain
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
 _NUMBERS = ("min", "max", "mean", "norm")
 _SUGGESTED = 3
 _MOST_STEPS = 8
+_MOST_RANKS = 64
 
 
 def summary(file: str | Path) -> Group:
@@ -42,7 +43,7 @@ def summary(file: str | Path) -> Group:
             Text(f"note: {note('of-set-of-files', side=reader.path.name, what=each)}", style="yellow")
             for each in ranks.remarks()
         ]
-        return Group(table, Text(), drawn(ranks), *notes)
+        return Group(table, Text(), _layout(ranks), *notes)
 
 
 def facts(reader: Reader) -> dict[str, str]:
@@ -52,7 +53,7 @@ def facts(reader: Reader) -> dict[str, str]:
     paths = [reader.path] if ranks is None else ranks.paths
     size = sum(path.stat().st_size for path in paths) / 2**20
     what = reader.path.name if ranks is None else f"{len(paths)} files of {reader.path.name}"
-    one = f"rank {info.rank} of {info.world_size}" if ranks is None else f"ranks {sizes(ranks)}"
+    one = f"rank {info.rank} of {info.world_size}" if ranks is None else f"ranks {_sizes(ranks)}"
     state = "closed" if info.closed else "still being written, or its process was ended: complete steps can be read"
     return {
         "file": f"{what}, {size:.1f} MiB, {state}",
@@ -92,32 +93,20 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
         raise ConfigError(f"phase {phase!r} is not known; expected one of {', '.join(labels)}")
     with open_reader(file) as reader:
         reader.require_steps()
-        chosen = [
-            index
-            for index, module in enumerate(reader.modules)
-            if fnmatch.fnmatchcase(module.path, pattern) or fnmatch.fnmatchcase(module.class_name, pattern)
-        ]
-        if not chosen:
+        names = ((index, name) for index, each in enumerate(reader.modules) for name in (each.path, each.class_name))
+        wanted = {index for index, name in names if fnmatch.fnmatchcase(name, pattern)}
+        if not wanted:
             raise NotRecordedError(f"no module of {reader.path} matches {pattern!r}; {_near(reader, pattern)}")
-        wanted = set(chosen)
-        rows = [
-            row
-            for row in reader.records
-            if int(row["module"]) in wanted
-            and (step is None or row["step"] == step)
-            and (phase is None or Phase(row["phase"]).label == phase)
-        ]
+        rows = [row for row in reader.records if int(row["module"]) in wanted and step in (None, row["step"])]
+        rows = [row for row in rows if phase in (None, Phase(row["phase"]).label)]
         if not rows:
             steps = [int(each) for each in reader.steps["step"]]
             there = f"; its steps are {_listed(steps)}" if step is not None and step not in steps else ""
             raise NotRecordedError(f"nothing was recorded of {pattern!r} with these filters in {reader.path}{there}")
         shown = rows[:limit] if limit else rows
-        lines = [
-            line for row, before in zip(shown, [None, *shown], strict=False) for line in _lines(reader, row, before)
-        ]
-        left = len(rows) - len(shown)
+        pairs, left = zip(shown, [None, *shown], strict=False), len(rows) - len(shown)
         more = [Text(f"{left} more records: --limit 0 shows all")] if left else []
-        return Group(*lines, *more)
+        return Group(*(line for row, before in pairs for line in _lines(reader, row, before)), *more)
 
 
 def _lines(reader: Reader, row: Any, before: Any) -> Iterator[Text]:
@@ -136,10 +125,8 @@ def _lines(reader: Reader, row: Any, before: Any) -> Iterator[Text]:
 
 def _listed(steps: list[int]) -> str:
     """Return numbers of steps: all if they are few, else the first ones and the last."""
-    return (
-        ", ".join(map(str, steps if len(steps) <= _MOST_STEPS else [*steps[: _MOST_STEPS - 2], "…", steps[-1]]))
-        or "none"
-    )
+    shown = steps if len(steps) <= _MOST_STEPS else [*steps[: _MOST_STEPS - 2], "…", steps[-1]]
+    return ", ".join(map(str, shown)) or "none"
 
 
 def _near(reader: Reader, pattern: str) -> str:
@@ -172,7 +159,11 @@ def _origins(reader: Reader) -> dict[str, str]:
 
 def _model(reader: Reader) -> str:
     models = " and ".join(Tree(reader.modules).model_names) or "?"
-    return f"{models}, {len(reader.modules)} modules, {len(reader.parameters)} parameters and buffers"
+    operations = sum(module.is_operation for module in reader.modules)
+    more = f", {operations} operations" if operations else ""
+    return (
+        f"{models}, {len(reader.modules) - operations} modules{more}, {len(reader.parameters)} parameters and buffers"
+    )
 
 
 def _steps(reader: Reader) -> str:
@@ -192,7 +183,33 @@ def _counts(reader: Reader) -> str:
 
 
 def _scalars(reader: Reader) -> str:
-    last: dict[str, float] = {}
-    for _, name, value in reader.scalars:
-        last[name] = value
+    last = {name: value for _, name, value in reader.scalars}
     return ", ".join(f"{name} {value:.6g}" for name, value in last.items()) or "none"
+
+
+def _sizes(reader: RanksReader) -> str:
+    """Return how many ranks there are and how they divide the work: ``4 ranks: tp 2 × pp 2``."""
+    layout = reader.layout
+    groups = " × ".join(f"{name} {layout.size(name)}" for name in layout.dividing)
+    lacking = f"; no file of rank {', '.join(map(str, reader.missing[:_MOST_RANKS]))}" if reader.missing else ""
+    return f"{len(layout.ranks)} of {layout.world_size}{f': {groups}' if groups else ''}{lacking}"
+
+
+def _layout(reader: RanksReader) -> Table:
+    """Return the layout: each rank's place in each group, the share of the batch that it is given, its parameters and its file."""
+    layout = reader.layout
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    table.add_column("rank", justify="right")
+    for name in layout.groups:
+        table.add_column(name, justify="right")
+    for name in ("share of the batch", "parameters", "file"):
+        table.add_column(name, justify="left" if name == "file" else "right")
+    count = reader.shares.count
+    for member, path in list(zip(reader.members, reader.paths, strict=True))[:_MOST_RANKS]:
+        share = f"{member.part + 1} of {count}" if count > 1 else "all"
+        weights = sum(not each.is_buffer for each in member.reader.parameters)
+        places = (str(member.places[name]) for name in layout.groups)
+        table.add_row(*map(Text, (str(member.rank), *places, share, str(weights), plain(path.name))))
+    if len(reader.members) > _MOST_RANKS:
+        table.add_row(Text(f"… and {len(reader.members) - _MOST_RANKS} more"))
+    return table

@@ -1,10 +1,13 @@
-"""Fitting text into the columns of a terminal: wrapped between words, shortened in the middle; never cut without a sign."""
+"""Texts for a terminal: nothing in them that it obeys, in its columns, wrapped between words, shortened in the middle and never cut without a sign."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rich.cells import cell_len, get_character_cell_size
+from rich.text import Text
 
 WIDTH = 120
 """columns of a sentence, on the widest terminal too"""
@@ -13,6 +16,13 @@ PLAIN_WIDTH = 80
 _HEAD = 0.35
 """share of a shortened name that is its beginning: modules are told apart by how their paths end"""
 _TOGETHER = "\u00a0"
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+"""what a terminal obeys, or what changes the order of what it shows"""
+_LONGEST = 200
+LONGEST_LIST = 2000
+"""characters of what names several things: known differences, origins of inputs"""
 
 
 def shortened(text: str, room: int) -> str:
@@ -65,6 +75,25 @@ def packed(parts: Iterable[str], width: int, lead: str = "", indent: str = "") -
     return wrapped("  ".join(kept), width, lead, indent).replace(_TOGETHER, " ")
 
 
+class Page:
+    """A text under way, of sentences in the columns of a terminal; on none, names stay whole.
+
+    Parameters
+    ----------
+    columns
+        None for what goes to no terminal
+    """
+
+    def __init__(self, columns: int | None) -> None:
+        self.out, self.columns = Text(), columns
+        self.width = PLAIN_WIDTH if columns is None else min(columns, WIDTH)
+        """of sentences"""
+
+    def say(self, text: str, lead: str = "", indent: str = "  ", style: str = "") -> None:
+        """Add a sentence, on lines of its own."""
+        self.out.append(f"{wrapped(text, self.width, lead, indent, whole=self.columns is None)}\n", style=style)
+
+
 def _lines(words: Iterable[str], width: int, lead: str, indent: str, whole: bool) -> Iterator[str]:
     line, is_begun = lead, False
     for word in words:
@@ -77,3 +106,30 @@ def _lines(words: Iterable[str], width: int, lead: str, indent: str, whole: bool
             line += word if whole else shortened(word, max(width - cell_len(line), 1))
             is_begun = True
     yield line.rstrip()
+
+
+def plain(text: str, longest: int = _LONGEST) -> str:
+    """Return a name or message fit for a terminal: no control characters, in so many columns at most."""
+    return shortened(harmless(text), longest)
+
+
+def file_names(path_a: str, path_b: str) -> tuple[str, str]:
+    """Return what to call two files: their names, with as many folders as tell them apart."""
+    parts = Path(path_a).resolve().parts, Path(path_b).resolve().parts
+    depth = next((n for n in range(1, max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
+    a, b = ("/".join(each[-depth:]) for each in parts)
+    return a, b
+
+
+def harmless(text: str) -> str:
+    """Return a text with its control characters written out, as ``\\x1b`` and ``\\u202e``."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else _escape(found[0]), text)
+
+
+def harmless_json(document: str) -> str:
+    """Return JSON, over several lines, that says the same without control characters."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else _escape(found[0]), document)
+
+
+def _escape(character: str) -> str:
+    return f"\\u{ord(character):04x}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probe.comparison.coverage.left_out import LeftOut, What, Why
-from probe.comparison.result import Verdict
-from probe.report.names import counted, plain
+from probe.answer.left_out import LeftOut, What, Why
+from probe.answer.result import Verdict
+from probe.report.layout import plain
+from probe.report.words.forms import counted
 
 _MOST = 3
 """of what was left out, that the headline names"""

@@ -15,13 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
 from probe.errors import ConfigError, MappingError, ProbeError
 from probe.mapping import library, load_mapping
 from probe.mapping.adding import Line, with_lines
 from probe.ranks.opening import open_reader
 from probe.report.html import as_html
-from probe.report.html.beside import beside
+from probe.report.html.document import beside
 from probe.report.left_out import qualification
 
 NEW_MAPPING = "layer_mapping.yaml"

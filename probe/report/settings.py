@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.settings import DifferingSetting
-from probe.report.layout import PLAIN_WIDTH, WIDTH, padded, wrapped
-from probe.report.names import counted, plain
+from probe.answer.settings import DifferingSetting
+from probe.notes import named
+from probe.report.layout import PLAIN_WIDTH, WIDTH, Page, padded, plain, wrapped
+from probe.report.words.forms import counted
 from probe.settings.comparing import Difference, Held
 from probe.settings.resolving import is_setting
 from probe.settings.setting import Category, Effect
 from probe.settings.side import Origin, Settings, Value, title_of
-from probe.settings.table import BY_NAME
-from probe.settings.table.checklist import CHECKLIST, FROM_RECORDINGS
+from probe.settings.table import BY_NAME, CHECKLIST, FROM_RECORDINGS
 
 _MOST_SHOWN = 4
 _ORIGINS = {Origin.DEFAULT: "default", Origin.IMPLIED: "of this model", Origin.DERIVED: "computed"}
@@ -43,24 +43,22 @@ def section(settings: Sequence[DifferingSetting], width: int | None, *, verbose:
     unknown
         list those of unknown effect too: nothing says what the finding comes from
     """
-    out = Text()
+    page = Page(width)
     told = [each for each in settings if verbose or each.findings or _may_matter(each.difference.effect, unknown)]
     shown = told if verbose else told[:_MOST_SHOWN]
     if not settings:
-        return out
+        return page.out
     title, more = "Settings that differ", len(settings) - len(shown)
     if not shown:
         them = "it" if more == 1 else "them"
-        text = f"{title}: {more}, in rounding at most or without an effect that is known; -v shows {them}"
-        out.append(f"{_wrapped(text, width, '', '  ')}\n")
-        out.stylize("bold", 0, len(title))
-        return out
-    out.append(f"{title}\n", style="bold")
-    rows = [(*_cells(each.difference), _remark(each)) for each in shown]
-    out.append(table(rows, width))
+        page.say(f"{title}: {more}, in rounding at most or without an effect that is known; -v shows {them}")
+        page.out.stylize("bold", 0, len(title))
+        return page.out
+    page.out.append(f"{title}\n", style="bold")
+    page.out.append(table([(*_cells(each.difference), _remark(each)) for each in shown], width))
     if more:
-        out.append(f"  {more} more: -v shows all\n", style="dim")
-    return out
+        page.out.append(f"  {more} more: -v shows all\n", style="dim")
+    return page.out
 
 
 def _may_matter(effect: Effect, unknown: bool) -> bool:
@@ -105,26 +103,25 @@ def _value(value: Value) -> str:
 
 def held(sides: Held, width: int | None, *, verbose: bool) -> Text:
     """Return how two configurations compare: the answer, both sides, a verdict for each category of the checklist."""
-    out = Text()
-    count = len(sides.counting)
+    page, count = Page(width), len(sides.counting)
     answer = (
         f"DIFFERENT: {counted(count, 'setting')} that change{'s' if count == 1 else ''} numbers"
         if count
         else f"SAME in {counted(len(sides.equal), 'setting')} that both have"
     )
-    out.append(f"{answer}\n", style="bold red" if count else "bold green")
+    page.out.append(f"{answer}\n", style="bold red" if count else "bold green")
     for name, side in (("A", sides.a), ("B", sides.b)):
-        out.append(f"{_wrapped(f'{name}  {_about(side)}', width, '  ', '     ')}\n", style="dim")
+        page.say(f"{name}  {_about(side)}", "  ", "     ", "dim")
         for text in _unread(side):
-            out.append(f"{_wrapped(text, width, '     ', '     ')}\n", style="yellow")
-    out.append("\n")
+            page.say(text, "     ", "     ", "yellow")
+    page.out.append("\n")
     for category in Category:
-        out.append_text(_category(category, sides, width, verbose))
-    out.append_text(_recommended(sides, width, verbose))
+        _category(page, category, sides, verbose)
+    _recommended(page, sides, verbose)
     if verbose:
-        out.append_text(_one_sided(sides, width))
-        out.append_text(_untold(width))
-    return out
+        _one_sided(page, sides)
+        _untold(page)
+    return page.out
 
 
 def _about(side: Settings) -> str:
@@ -142,26 +139,26 @@ def _unread(side: Settings) -> Iterator[str]:
         yield "some options come from variables that the script does not set: no default is assumed"
 
 
-def _category(category: Category, sides: Held, width: int | None, verbose: bool) -> Text:
-    """Return a category's verdict, and what differs in it."""
+def _category(page: Page, category: Category, sides: Held, verbose: bool) -> None:
+    """Add a category's verdict, and what differs in it."""
     differing = [each for each in sides.differences if each.category is category]
     equal = [name for name in sides.equal if BY_NAME[name].category is category]
     loose = [name for name in (*sides.only_a, *sides.only_b) if BY_NAME[name].category is category]
     if not differing and not equal and not loose:
-        return Text()
+        return
     counting = [each for each in differing if each.effect.counts]
     sign, style = (
         ("✗", "red") if counting else ("~", "yellow") if differing else ("✓", "green") if equal else ("–", "dim")
     )
     lead = f"{sign} {padded(category.value, 18)} "
-    out = Text(f"{_wrapped(_verdict(counting, differing, equal, loose), width, lead, '    ')}\n")
-    out.stylize(style, 0, len(lead))
+    begins = len(page.out)
+    page.say(_verdict(counting, differing, equal, loose), lead, "    ")
+    page.out.stylize(style, begins, begins + len(lead))
     shown = differing if verbose else counting
     if shown:
-        out.append(table([(*_cells(each), _EFFECTS[each.effect]) for each in shown], width, "    "))
+        page.out.append(table([(*_cells(each), _EFFECTS[each.effect]) for each in shown], page.columns, "    "))
     if verbose and equal:
-        out.append(f"{_wrapped(', '.join(equal), width, '    equal: ', '      ')}\n", style="dim")
-    return out
+        page.say(", ".join(equal), "    equal: ", "      ", "dim")
 
 
 def _verdict(
@@ -178,8 +175,8 @@ def _verdict(
     return ", ".join(parts)
 
 
-def _recommended(sides: Held, width: int | None, verbose: bool) -> Text:
-    """Return which settings are not what the checklist recommends for aligning two runs."""
+def _recommended(page: Page, sides: Held, verbose: bool) -> None:
+    """Add which settings are not what the checklist recommends for aligning two runs."""
     rows = []
     for name in (*sides.equal, *(each.setting for each in sides.differences), *sides.only_a, *sides.only_b):
         row = BY_NAME.get(name)
@@ -190,56 +187,40 @@ def _recommended(sides: Held, width: int | None, verbose: bool) -> Text:
             rows.append(
                 (name, *(_value(value) if value else "–" for value in values), f"recommended {row.recommended}")
             )
-    if not rows:
-        return Text()
-    more = "" if verbose else "; -v shows them"
-    title = _wrapped(
-        f"Not as the checklists recommend while you align: {counted(len(rows), 'setting')}{more}", width, "", "  "
-    )
-    out = Text(f"\n{title}\n", style="dim")
-    return out.append(table(rows, width)) if verbose else out
+    if rows:
+        more = "" if verbose else "; -v shows them"
+        page.out.append("\n")
+        text = f"Not as the checklists recommend while you align: {counted(len(rows), 'setting')}{more}"
+        page.say(text, style="dim")
+        page.out.append(table(rows, page.columns) if verbose else "", style="dim")
 
 
 def _is_recommended(value: object, recommended: object) -> bool:
     return str(value).lower() == str(recommended).lower() or value == recommended
 
 
-def _one_sided(sides: Held, width: int | None) -> Text:
-    out = Text()
+def _one_sided(page: Page, sides: Held) -> None:
     for name, only in (("A", sides.only_a), ("B", sides.only_b)):
         if only:
-            out.append(f"{_wrapped(', '.join(only), width, f'Only in {name}, not compared: ', '  ')}\n")
-    return out
+            page.say(", ".join(only), f"Only in {name}, not compared: ")
 
 
-def _untold(width: int | None) -> Text:
-    """Return the rows of the checklist that no configuration tells."""
-    out = Text("\nNo configuration tells:\n", style="bold")
+def _untold(page: Page) -> None:
+    """Add the rows of the checklist that no configuration tells."""
+    page.out.append("\nNo configuration tells:\n", style="bold")
     for rows in CHECKLIST.values():
         for key in rows:
             if key in FROM_RECORDINGS:
-                out.append(f"{_wrapped(FROM_RECORDINGS[key], width, f'  {key}: ', '    ')}\n")
-    return out
-
-
-def _wrapped(text: str, width: int | None, lead: str = "", indent: str = "") -> str:
-    room = PLAIN_WIDTH if width is None else min(width, WIDTH)
-    return wrapped(text, room, lead, indent, whole=width is None)
+                page.say(FROM_RECORDINGS[key], f"  {key}: ", "    ", "bold")
 
 
 def as_json(sides: Held) -> dict[str, object]:
     """Return how two configurations compare, for programs."""
-    return {
-        "same": not sides.counting,
-        "sides": {name: _side_json(side) for name, side in (("a", sides.a), ("b", sides.b))},
-        "differences": [each.as_json() for each in sides.differences],
-        "equal": list(sides.equal),
-        "only_a": list(sides.only_a),
-        "only_b": list(sides.only_b),
-    }
+    both = {name: _side_json(side) for name, side in (("a", sides.a), ("b", sides.b))}
+    return {"same": not sides.counting, "sides": both, **named(sides, "differences", "equal", "only_a", "only_b")}
 
 
 def _side_json(side: Settings) -> dict[str, object]:
     source = side.source
-    return {"path": source.path, "form": source.form.value, "names": source.dialect.value,
-            "unknown": sorted(source.unknown), "is_complete": source.is_complete}  # fmt: skip
+    names = {"names": source.dialect.value, "unknown": sorted(source.unknown)}
+    return {**named(source, "path", "form"), **names, "is_complete": source.is_complete}

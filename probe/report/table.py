@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probe.comparison.result import SlotResult
-from probe.comparison.run import Comparison
-from probe.comparison.steps.side import PARAMETER_ROLES
+from probe.answer.comparison import Comparison
+from probe.answer.metrics import PARAMETER_ROLES, Metrics
+from probe.answer.result import SlotResult
 from probe.errors import ConfigError
 from probe.records import Phase, Role
-from probe.report.names import harmless
+from probe.report.layout import harmless
 from probe.store.reading.reader import Reader
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -129,20 +130,22 @@ TEXTS = [
 """those of them that are texts"""
 
 
+_CELLS: Mapping[str, Callable[[SlotResult], object]] = {
+    "phase": lambda slot: slot.phase.label, "role": lambda slot: slot.role.label,
+    "max_abs_at": lambda slot: _text(slot.metrics.max_abs_at), "shape_a": lambda slot: _text(slot.shape_a),
+    "shape_b": lambda slot: _text(slot.shape_b), "status": lambda slot: slot.metrics.status.value,
+    "matched_by": lambda slot: slot.reason, "why_not": lambda slot: slot.metrics.reason,
+    "parts_a": lambda slot: _names(slot.parts_a, slot), "parts_b": lambda slot: _names(slot.parts_b, slot),
+}  # fmt: skip
+"""columns that are not the attribute of that name, of the pair of tensors or of its metrics"""
+_OF_METRICS = {name for name in COLUMNS if hasattr(Metrics, name)}
+
+
 def _row(slot: SlotResult) -> dict[str, object]:
-    metrics = slot.metrics
     return {
-        "step": slot.step, "micro": slot.micro, "phase": slot.phase.label, "verdict": slot.verdict,
-        "path_a": slot.path_a, "path_b": slot.path_b, "class_a": slot.class_a, "class_b": slot.class_b,
-        "call": slot.call, "role": slot.role.label, "slot_a": slot.slot_a, "slot_b": slot.slot_b,
-        "rel_l2": metrics.rel_l2, "error": slot.error, "limit": slot.limit, "cosine": metrics.cosine, "coherence": metrics.coherence,
-        "norm_a": metrics.norm_a, "norm_b": metrics.norm_b, "norm_ratio": metrics.norm_ratio,
-        "max_abs": metrics.max_abs, "max_abs_at": _text(metrics.max_abs_at), "max_rel": metrics.max_rel,
-        "mean_abs": metrics.mean_abs, "estimated": metrics.estimated, "dtype_a": slot.dtype_a, "dtype_b": slot.dtype_b,
-        "shape_a": _text(slot.shape_a), "shape_b": _text(slot.shape_b), "status": metrics.status.value,
-        "matched_by": slot.reason, "why_not": metrics.reason, "parts_a": _names(slot.parts_a, slot),
-        "parts_b": _names(slot.parts_b, slot),
-    }  # fmt: skip
+        name: _CELLS[name](slot) if name in _CELLS else getattr(slot.metrics if name in _OF_METRICS else slot, name)
+        for name in COLUMNS
+    }
 
 
 def _names(parts: tuple[tuple[str, str], ...], slot: SlotResult) -> str:

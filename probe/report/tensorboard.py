@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.distance.metrics import Metrics
-from probe.comparison.run import Comparison, Progress, compare
-from probe.comparison.steps.common_steps import Shift
-from probe.comparison.steps.paired_step import paired_step
+from probe.answer.comparison import Comparison, Progress
+from probe.answer.metrics import Metrics
+from probe.answer.shift import Shift
+from probe.comparing import compare
 from probe.curve_comparison.parameters import counterparts, direction_named
 from probe.curve_comparison.reading.recorded import read_recording
 from probe.curve_comparison.reading.series import RunCurves
@@ -24,9 +24,11 @@ from probe.errors import ConfigError, StoreError
 from probe.mapping import load_mapping
 from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
-from probe.report.names import plain
+from probe.report.again import Again, events_of
+from probe.report.layout import plain
 from probe.store.places import place_of
 from probe.store.reading.reader import Reader
+from probe.verdict.rows import metrics_of
 
 ERRORS = {
     (Phase.INIT, Role.PARAM): "error of initial weights",
@@ -199,20 +201,13 @@ def _judged(comparison: Comparison) -> Iterator[Seen]:
 def _measured(comparison: Comparison, judged: set[int], a: Reader, b: Reader, to_b: int) -> Iterator[Seen]:
     """Yield what stands in the steps behind the first that diverges."""
     of_b = set(b.steps["step"].tolist())
-    matching, modules = comparison.matching, a.modules
-    for step in a.steps["step"].tolist():
-        if step in judged or step + to_b not in of_b:
-            continue
-        pairs = paired_step(a, b, step, step + to_b, matching)
-        micros = sorted({node.micro for node in pairs.nodes.values()}) if pairs.same_micros else []
-        events = [event for micro in micros for backward in (False, True)
-                  for _, event in pairs.node_events(micro, backward=backward)]  # fmt: skip
-        for phase, role in ERRORS:
-            events += pairs.parameter_events(phase, role) if role in _OF_WEIGHTS else ()
-        for event in events:
-            if event.metrics is not None:
-                path = modules[matching.pairs[event.pair].a].path
-                yield step, event.phase, event.role, path, event.slot_a, event.metrics
+    common = {step: step + to_b for step in a.steps["step"].tolist() if step + to_b in of_b}
+    for number in sorted(common.keys() - judged):
+        step = Again(a, b, comparison.matching, common).step(number)  # one at a time
+        for event in events_of(step) if step.batches.are_same else ():
+            module = event.node.a.module if event.node is not None else event.place[0] if event.place is not None else 0
+            metrics = metrics_of(event, step.error(event))
+            yield number, event.phase, event.role, step.path(module), event.slot_a, metrics
 
 
 # Event files

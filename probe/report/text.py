@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.coverage.guards import grouped
-from probe.comparison.deciding import deciding
-from probe.comparison.noise.interface import FIXED_MEASURES, TOLERANCE
-from probe.comparison.notes import Note
-from probe.comparison.own_errors import Replayed
-from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
-from probe.comparison.run import Comparison
-from probe.comparison.run_summary import RunSummary
-from probe.comparison.steps.side import Metrics
-from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
+from probe.answer.comparison import Comparison, deciding
+from probe.answer.guards import grouped
+from probe.answer.metrics import FIXED_MEASURES, TOLERANCE, Metrics
+from probe.answer.result import Divergence, Inputs, Kind, NodeRef, Verdict
+from probe.answer.runs import Replayed, RunSummary
+from probe.notes import Note
+from probe.report.layout import LONGEST_LIST, PLAIN_WIDTH, Page, file_names, packed, padded, plain, shortened, wrapped
 from probe.report.left_out import qualification, rest
-from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
+from probe.report.measured import OF_SOURCES, about, alike, amount, figures, headline, judged, stands, times
 from probe.report.words import texts
+from probe.report.words.forms import counted
 
 if TYPE_CHECKING:
-    from probe.comparison.settings import DifferingSetting
+    from probe.answer.settings import DifferingSetting
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _NARROWEST = 40
@@ -36,7 +33,6 @@ _FROM_NUMBERS = (Kind.INTRODUCED, Kind.UPDATE)
 _MOST_PLACES = 6
 """of one side that are listed, where it has several for one"""
 _FRAMEWORKS = ("torch/", "paddle/", "mindspore/")
-_SUMMED = "of the gradients that it was computed from"
 
 
 def render(comparison: Comparison, top: int = 5, width: int | None = None, *, verbose: bool = False) -> Text:
@@ -56,18 +52,15 @@ def render(comparison: Comparison, top: int = 5, width: int | None = None, *, ve
     return _Report(comparison, top, width, verbose).made()
 
 
-class _Report:
+class _Report(Page):
     """The report under way."""
 
     def __init__(self, comparison: Comparison, top: int, width: int | None, verbose: bool) -> None:
+        super().__init__(None if width is None else max(width, _NARROWEST))
         self.comparison, self.top, self.verbose = comparison, top, verbose
-        self.columns = None if width is None else max(width, _NARROWEST)
-        self.width = PLAIN_WIDTH if self.columns is None else min(self.columns, WIDTH)
-        """of sentences"""
         mistakes = () if comparison.verdict is Verdict.ALIGNED else comparison.mistaken
         self.mistakes = mistakes if len(mistakes) > 1 else ()
         """what is listed under the verdict, and nowhere else"""
-        self.out = Text()
 
     def made(self) -> Text:
         """Return the report."""
@@ -92,7 +85,7 @@ class _Report:
     def _mapping_mistakes(self) -> None:
         """List several lines of the mapping that do nothing: what follows may come of them. One is told as evidence or a note."""
         if self.mistakes:
-            self._say(f"{len(self.mistakes)} lines of the mapping do nothing: correct them first", style="bold yellow")
+            self.say(f"{len(self.mistakes)} lines of the mapping do nothing: correct them first", style="bold yellow")
             for mistake in map(str, self.mistakes if self.verbose else self.mistakes[:_MOST_LISTED]):
                 self._tell(plain(mistake.removeprefix("the mapping's "), LONGEST_LIST))
             if not self.verbose and len(self.mistakes) > _MOST_LISTED:
@@ -110,9 +103,9 @@ class _Report:
     def _undecided(self) -> None:
         """Say why it could not be told, and what to do: the first reason as the answer, the others below."""
         first, *others = self.comparison.doubts
-        self._say(plain(first, LONGEST_LIST), style="bold")
+        self.say(plain(first, LONGEST_LIST), style="bold")
         for doubt in others:
-            self._say(plain(doubt, LONGEST_LIST), "  also: ", "    ", "yellow")
+            self.say(plain(doubt, LONGEST_LIST), "  also: ", "    ", "yellow")
         self.out.append("\n")
 
     def _notes(self) -> None:
@@ -122,17 +115,13 @@ class _Report:
         notes = texts(each for each in self.comparison.notes if each not in (*said, *self.mistakes, *listed))
         shown = notes if self.verbose else notes[:_MOST_NOTES]
         for note in shown:
-            self._say(plain(note, LONGEST_LIST), "note: ", "      ", "yellow")
+            self.say(plain(note, LONGEST_LIST), "note: ", "      ", "yellow")
         if len(shown) < len(notes):
-            self._say(f"{counted(len(notes) - len(shown), 'more note')}: -v shows all", style="yellow")
-
-    def _say(self, text: str, lead: str = "", indent: str = "  ", style: str = "") -> None:
-        """Add a sentence, on lines of its own."""
-        self.out.append(f"{wrapped(text, self.width, lead, indent, whole=self.columns is None)}\n", style=style)
+            self.say(f"{counted(len(notes) - len(shown), 'more note')}: -v shows all", style="yellow")
 
     def _tell(self, text: str, lead: str = "  ", style: str = "") -> None:
         """Add a sentence of what was found; a name in it stays whole where there is no terminal."""
-        self._say(text, lead, "    ", style)
+        self.say(text, lead, "    ", style)
 
     def _head(self) -> None:
         verdict, left_out = self.comparison.verdict, self.comparison.left_out
@@ -164,7 +153,7 @@ class _Report:
 
     def _first(self, first: Divergence) -> None:
         begins, title = len(self.out), "First divergence"
-        self._say(headline(first), f"{title}  ", "    ")
+        self.say(headline(first), f"{title}  ", "    ")
         self.out.stylize("bold", begins, begins + len(title))
         self._places(first)
         for said in first.facts:
@@ -176,7 +165,7 @@ class _Report:
         inherited = sum(slot.verdict == "inherited" for slot in self.comparison.slots)
         holds = [stands(self.comparison)] if self.comparison.flip is not None else []
         affected = [f"{counted(inherited, 'downstream tensor')} affected"] if inherited else []
-        self._say(" · ".join([*holds, *affected, f"confidence {first.confidence:.2f}"]), "  ", "    ")
+        self.say(" · ".join([*holds, *affected, f"confidence {first.confidence:.2f}"]), "  ", "    ")
         if first.hint:
             self._tell(plain(first.hint, LONGEST_LIST), "  → ", "bold")
             if _would_values_tell(first):
@@ -246,30 +235,30 @@ class _Report:
     def _aligned(self) -> None:
         comparison = self.comparison
         known = [slot for slot in comparison.slots if slot.metrics.is_known]
-        alike = [slot for slot in known if slot.verdict == "equal"]
-        equal = sum(not slot.metrics.other_zeros for slot in alike)
-        others = len(alike) - equal
+        same = [slot for slot in known if slot.verdict == "equal"]
+        equal = sum(not slot.metrics.other_zeros for slot in same)
+        others = len(same) - equal
         zeros = f", {others} {'is' if others == 1 else 'are'} equal but for the sign of zeros" if others else ""
         steps = counted(len({slot.step for slot in known}), "step")
-        self._say(f"No divergence in {len(known)} pairs of tensors over {steps}; {equal} are bit-equal{zeros}.")
+        self.say(f"No divergence in {len(known)} pairs of tensors over {steps}; {equal} are bit-equal{zeros}.")
         if known and equal == len(known):
-            self._say(
+            self.say(
                 "That is what one program gives twice: if B was to be another framework, device or version, see probe info."
             )
         if rest(comparison.left_out):
-            self._say(f"Not compared: {rest(comparison.left_out)}.")
+            self.say(f"Not compared: {rest(comparison.left_out)}.")
         if comparison.unseen is not None:
-            self._say(f"{comparison.unseen.text}.")
+            self.say(f"{comparison.unseen.text}.")
         flip = comparison.flip
         if flip is not None and flip.closest is not None:
             closest = flip.closest
             is_wanted = "fixed " in comparison.noise or closest.measure in FIXED_MEASURES
             limit = f"limit {closest.limit:.1e}" if is_wanted else f"up to {closest.limit:.1e} is noise"
-            of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or _SUMMED}"
-            self._say(
+            of_what = "" if alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or OF_SOURCES}"
+            self.say(
                 f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
                 f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, {limit}; if "
-                f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence"
+                f"all limits were divided by {times(1 / flip.factor)}, it would be a divergence"
             )
         self.out.append("\n")
 
@@ -285,49 +274,45 @@ class _Report:
 
     def _footer(self) -> None:
         comparison, coverage = self.comparison, self.comparison.coverage
-        calls = (
-            f"{coverage.paired} of {coverage.total} module calls of {coverage.smaller}"
-            if coverage.total
-            else "no module calls"
-        )
-        self._say(
-            f"Compared {calls} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
+        calls = f"{coverage.paired} of {coverage.total} module calls of {coverage.smaller}"
+        self.say(
+            f"Compared {calls if coverage.total else 'no module calls'} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
             f"tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}"
         )
         if comparison.replayed is not None:
             self._replayed(comparison.replayed)
         else:
-            self._say(f"Inputs: {_inputs(comparison.inputs)}")
+            self.say(f"Inputs: {_inputs(comparison.inputs)}")
         for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
             if paths:
                 outermost = _outermost(paths)
                 named = grouped([plain(path) or "the model" for path in outermost], _MOST_LISTED)
                 inside = len(paths) - len(outermost)
                 more = f" (and {counted(inside, 'module')} inside)" if inside else ""
-                self._say(f"Only in {side}: {named}{more}")
+                self.say(f"Only in {side}: {named}{more}")
         self._left_out()
         unneeded = [
             f"{grouped(map(plain, paths), _MOST_LISTED)} in {side}"
             for side, paths in (("A", comparison.unneeded_a), ("B", comparison.unneeded_b)) if paths
         ]  # fmt: skip
         if unneeded:
-            self._say(f"Need no partner: {'; '.join(unneeded)}")
+            self.say(f"Need no partner: {'; '.join(unneeded)}")
 
     def _replayed(self, replayed: Replayed) -> None:
         """Say how much was replayed, and what was not."""
         whose = "A's weights" if replayed.weights == "a" else "its own weights"
-        self._say(f"Replayed: {counted(replayed.modules, 'module')} of B, each alone, given what A's was and {whose}")
+        self.say(f"Replayed: {counted(replayed.modules, 'module')} of B, each alone, given what A's was and {whose}")
         shown = replayed.left if self.verbose else replayed.left[:_MOST_NOTES]
         for left in shown:
-            self._say(plain(str(left), LONGEST_LIST), "not replayed: ", "      ", "yellow")
+            self.say(plain(str(left), LONGEST_LIST), "not replayed: ", "      ", "yellow")
         if len(shown) < len(replayed.left):
-            self._say(f"{len(replayed.left) - len(shown)} more were not replayed: -v shows all", style="yellow")
+            self.say(f"{len(replayed.left) - len(shown)} more were not replayed: -v shows all", style="yellow")
 
     def _deciding(self) -> None:
         """Say how to decide what rounding in 16 bits leaves open."""
         said = deciding(self.comparison)
         if said is not None:
-            self._say(plain(str(said), LONGEST_LIST), style="bold")
+            self.say(plain(str(said), LONGEST_LIST), style="bold")
 
     def _left_out(self) -> None:
         """Name the modules that the mapping ignores."""
@@ -336,9 +321,9 @@ class _Report:
             for side, paths in (("A", self.comparison.ignored_a), ("B", self.comparison.ignored_b)) if paths
         }  # fmt: skip
         if len(set(texts.values())) == 1 and len(texts) == 2:
-            self._say(f"Left out by the mapping: {texts['A']} on both sides")
+            self.say(f"Left out by the mapping: {texts['A']} on both sides")
         elif texts:
-            self._say(f"Left out by the mapping: {'; '.join(f'{text} in {side}' for side, text in texts.items())}")
+            self.say(f"Left out by the mapping: {'; '.join(f'{text} in {side}' for side, text in texts.items())}")
 
 
 def _facts(run: RunSummary) -> tuple[str, ...]:
@@ -388,25 +373,6 @@ def _values_of(ref: NodeRef) -> str:
     return f'tensors=["{name}"]' if ref.slot else f'tensors=["{name}", "{name}.*"]'
 
 
-def headline(divergence: Divergence) -> str:
-    """Return step, micro-batch, phase, kind and what is not called in one line."""
-    ref = (divergence.a or divergence.b)[0]
-    micro = f" · micro {ref.micro}" if ref.micro > 0 else f" · evaluation {-ref.micro - 1}" if ref.micro < 0 else ""
-    kind = "" if divergence.kind.value == divergence.phase.label else f" · {divergence.kind.value}"
-    left_out = ""
-    if divergence.uncalled:
-        above = [each.path for each in (divergence.a if divergence.uncalled_on == "A" else divergence.b)]
-        names = [plain(_inside(each.path, above)) for each in divergence.uncalled]
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        left_out = f" · {divergence.uncalled_on} does not call {names[0]}{more}"
-    return f"step {ref.step}{micro} · {divergence.phase.label}{kind}{left_out}"
-
-
-def _inside(path: str, above: Iterable[str]) -> str:
-    """Return a path below the first of some modules that it is in."""
-    return next((path[len(each) + 1 :] for each in above if path.startswith(f"{each}.")), path)
-
-
 def _path(ref: NodeRef) -> str:
     return plain(ref.path) or "(the whole model)"
 
@@ -436,58 +402,24 @@ def _beside(a: float | None, b: float | None) -> str:
 
 
 def _numbers(divergence: Divergence) -> list[str]:
-    metrics, limit = divergence.metrics, divergence.limit
+    metrics = divergence.metrics
     if metrics is None or not metrics.is_known:
         return []
-    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
-    error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
+    sign, error = about(metrics), judged(divergence)
     if metrics.of_integers:
-        return [f"{about}{100 * metrics.rel_l2:.3g}% of the elements, which are integers, differ"]
-    parts = [f"rel {about}{metrics.rel_l2:.1e}"]
-    if not _alike(error, metrics.rel_l2):
-        parts[0] += f", {about}{error:.1e} {divergence.measure or _SUMMED}"
-    if error > limit:
+        return [f"{sign}{amount(metrics)} of the elements, which are integers, differ"]
+    first = f"rel {sign}{amount(metrics)}"
+    if not alike(error, metrics.rel_l2):
+        first += f", {sign}{error:.1e} {divergence.measure or OF_SOURCES}"
+    if error > divergence.limit:
         is_wanted = any(said.code == TOLERANCE for said in divergence.facts)
-        parts[0] += f" (limit {limit:.1e})" if is_wanted else f" (up to {limit:.1e} is noise)"
-    if math.isfinite(metrics.cosine):
-        digits = 2 if metrics.estimated else 6
-        parts.append(f"cos {about}{metrics.cosine:.{digits}f}")
-    if math.isfinite(metrics.norm_ratio):
-        parts.append(f"norm B/A {metrics.norm_ratio:.6g}")
-    if math.isfinite(metrics.max_abs):
-        at = f" at {list(metrics.max_abs_at)}" if metrics.max_abs_at else ""
-        parts.append(f"max |Δ| {metrics.max_abs:.3g}{at}")
-    if metrics.reason:
-        parts.append(metrics.reason)
-    return parts
+        first += f" (limit {divergence.limit:.1e})" if is_wanted else f" (up to {divergence.limit:.1e} is noise)"
+    others = [f"{name.removesuffix('ine')} {text}" for name, text in figures(metrics)]
+    return [first, *others, *filter(None, [metrics.reason])]
 
 
 def _size(metrics: Metrics) -> str:
-    return f"{100 * metrics.rel_l2:.3g}% differ" if metrics.of_integers else f"rel {metrics.rel_l2:.1e}"
-
-
-def _times(factor: float) -> str:
-    return f"{float(f'{factor:.3g}'):,.10g}"
-
-
-def _alike(x: float, y: float) -> bool:
-    return x == y or math.isclose(x, y, rel_tol=0.01)
-
-
-_ANY = 1e9
-"""times a limit from which on the number says no more than that: of integers, whose limit is nearly 0"""
-
-
-def stands(comparison: Comparison) -> str:
-    """Say how far the first divergence is above its limit, and the verdict where that is further."""
-    flip = comparison.flip
-    assert flip is not None
-    if flip.first > _ANY:
-        return "above any limit"
-    if flip.factor <= flip.first:
-        return f"{_times(flip.first)}× above the limit"
-    more = "above any" if math.isinf(flip.factor) else f"{_times(flip.factor)}×"
-    return f"{_times(flip.first)}× above the limit (the verdict: {more})"
+    return f"{amount(metrics)} differ" if metrics.of_integers else f"rel {amount(metrics)}"
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
@@ -513,13 +445,10 @@ def _inputs(inputs: Inputs) -> str:
     return "; ".join(parts) or "none were compared"
 
 
-__all__ = ["LONGEST_LIST", "harmless", "harmless_json", "headline", "plain", "render", "stands"]
-
-
 def _listed(settings: Sequence[DifferingSetting]) -> list[Note]:
     """Return the notes that say no more than the list of settings does."""
     if not settings:
         return []
-    from probe.comparison.settings import unseen_settings
+    from probe.answer.settings import unseen_settings
 
     return unseen_settings(settings)

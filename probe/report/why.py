@@ -7,18 +7,25 @@ import re
 
 from rich.text import Text
 
-from probe.comparison.result import SlotResult
-from probe.comparison.why import Why, explained
-from probe.report.layout import PLAIN_WIDTH, wrapped
-from probe.report.names import plain
+from probe.answer.result import SlotResult
+from probe.answer.why import Why, explained
+from probe.numbers.statistics import unit_roundoff
+from probe.records import Phase
+from probe.report.layout import PLAIN_WIDTH, plain, wrapped
+from probe.report.measured import headline
+from probe.verdict.noise.model import BACKWARD, FORWARD
 
 _HEAD = ("tensor", "error", "sources", "limit", "verdict")
 _STYLES = {
     r"^  tensor +error +sources.*$": "bold", r"(?<=  )introduced\b.*$": "bold red", r"(?<=  )inherited\b.*$": "yellow",
-    r"(?<=  )(equal|noise)\b.*$": "green", r"^ +tried: .*$|^ +answers: .*$|^      \S.*$": "dim", r"^[AB]  .*$": "cyan",
+    r"(?<=  )(equal|noise|healed)\b.*$": "green", r"^    \S.*$|^      \S.*$": "dim", r"^[AB]  .*$": "cyan",
 }  # fmt: skip
 """how lines of the table, and verdicts at their ends, look in a terminal"""
-_ERROR = "error: relative, ‖A−B‖ / max(‖A‖, ‖B‖), or the share of integers that differ; sources: the largest error of what it was computed from; limit: what the sources and rounding explain"
+_ERROR = "error: relative, ‖A−B‖ / max(‖A‖, ‖B‖), or the share of integers that differ; sources: the largest error of what it was computed from; limit: what the sources and rounding explain, u is one rounding of the least precise dtype on the way"
+_IS_OFF = "its norm or its mean is off by more than rounding leaves there, whatever the size of the error"
+_NAMES = ("bfloat16", "float16", "float32", "float64")
+_MOST = 256
+"""roundings; more are those of a dtype with more digits"""
 
 
 def render(why: Why, width: int = PLAIN_WIDTH) -> str:
@@ -29,6 +36,9 @@ def render(why: Why, width: int = PLAIN_WIDTH) -> str:
     lines: list[str] = []
     for place, slots in places.items():
         lines += [*([""] if lines else []), *_heading(place), *_table(slots, width)]
+    for found in why.divergences:
+        argument = "; ".join((found.blame, *found.evidence))
+        lines += ["", wrapped(argument, width, f"charged to it, {headline(found)}: ", "  ")]
     lines += ["", wrapped(_ERROR, width, indent="  ")]
     lines += [wrapped(explained(code), width, f"{code}: ", "  ") for code in why.codes]
     return "\n".join(lines) + "\n"
@@ -73,15 +83,34 @@ def _row(slot: SlotResult) -> tuple[str, ...]:
     said = slot.exemption or ("" if slot.metrics.is_known else slot.metrics.reason)
     number = "".join(f", {name} {at}" for name, at in (("micro", slot.micro), ("call", slot.call)) if at)
     kind = f"{slot.phase.label} {slot.role.label} {plain(names)}{number}"
-    verdict = f"{slot.verdict}: {said}" if said else slot.verdict
-    return kind, _number(slot.error), _number(slot.sources), _number(slot.limit), verdict
+    judged = "healed" if slot.is_healed else slot.verdict
+    verdict = f"{judged}: {said}" if said else judged
+    term = slot.limited_by or _term(slot)
+    limit = f"{_number(slot.limit)} = {term}" if term else _number(slot.limit)
+    return kind, _number(slot.error), _number(slot.sources), limit, verdict
 
 
 def _asked(slot: SlotResult) -> str:
-    """Return which rows of the tables were asked of a tensor, and which one answers for it."""
-    tried = [code for code in slot.tried if code != slot.exemption]
-    said = [f"tried: {', '.join(tried)}" if tried else "", f"answers: {slot.blame}" if slot.blame else ""]
-    return "; ".join(filter(None, said))
+    """Return why a tensor is no noise, as far as its row does not say it, and who answers for it."""
+    is_off = slot.verdict == "introduced" and slot.error <= slot.limit
+    return "; ".join(filter(None, [_IS_OFF if is_off else "", f"answers: {slot.blame}" if slot.blame else ""]))
+
+
+def _term(slot: SlotResult) -> str:
+    """Return the term of the noise rule that gives a limit: ``8 × sources``, or roundings, ``16 u``; empty where neither does."""
+    gain = FORWARD.gain if slot.phase is Phase.FORWARD else BACKWARD.gain
+    if slot.sources > 0 and math.isclose(slot.limit, gain * slot.sources, rel_tol=1e-6):
+        return f"{gain:.3g} × sources"
+    roundings = [slot.limit / u for u in map(unit_roundoff, (slot.dtype_a, slot.dtype_b, *_NAMES)) if u]
+    few = [k for k in roundings if k <= _MOST and math.isclose(2 * k, round(2 * k) or -1, rel_tol=1e-6)]
+    return f"{few[0]:.3g} u" if few else ""
+
+
+def why_limit(slot: SlotResult) -> str:
+    """Return why the limit of a tensor is what it is, in words; empty where nothing tells."""
+    if slot.limited_by:
+        return explained(slot.limited_by)
+    return _term(slot).replace(" u", " roundings").replace("sources", "the error of its sources")
 
 
 def _number(value: float) -> str:

@@ -52,7 +52,7 @@ class BatchComparison:
 
     @property
     def equal(self) -> bool:
-        """Tell whether all that was compared is the same, and something was."""
+        """Whether all that was compared is the same, and something was."""
         return self.difference is None and self.batches > 0 and bool(self.fields)
 
     def __bool__(self) -> bool:

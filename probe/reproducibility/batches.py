@@ -22,11 +22,11 @@ import ml_dtypes
 import numpy as np
 import xxhash
 
+from probe import origins
 from probe.adapters.base import Adapter, adapters_in_use
 from probe.damage import CAUSES, Damaged, closed, parsed
 from probe.errors import ConfigError, ExistsError, FormatError, StoreError
 from probe.numbers.statistics import dtype_of
-from probe.reproducibility import origins
 from probe.reproducibility.inputs import tensor_maker
 
 FORMAT, VERSION = "probe batches", 1
@@ -261,7 +261,7 @@ def _tensors_in(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _begins_as_zip(path: Path) -> bool:
-    """Tell whether a file begins as an archive does, or is too short to tell."""
+    """Return True if a file begins as an archive does, or is too short to tell."""
     with path.open("rb") as file:
         return _ZIP.startswith(file.read(len(_ZIP)))
 

@@ -14,10 +14,9 @@ may round otherwise:
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +24,13 @@ import ml_dtypes
 import numpy as np
 import xxhash
 
+from probe import origins
 from probe.adapters.base import adapter_for
+from probe.adapters.frameworks import FRAMEWORKS
 from probe.errors import ConfigError, RecordingError
 from probe.numbers.statistics import dtype_of, is_float
-from probe.reproducibility import origins
 
 KINDS = ("normal", "uniform", "ids", "labels", "mask")
-FRAMEWORKS = ("torch", "paddle", "mindspore", "numpy")
 _KEYS = ("shape", "dtype", "kind", "low", "high", "vocab")
 _CHUNK = 1 << 17
 _TEXT = re.compile(
@@ -106,7 +105,7 @@ def tensor_maker(to: Any) -> Callable[[np.ndarray], Any]:
             f"{framework} is no framework and no model of one; expected {', '.join(FRAMEWORKS)}, or a model"
         )
     try:
-        module = importlib.import_module(f"probe.adapters.{framework}.seeding")
+        module = FRAMEWORKS[framework].part("seeding")
     except ImportError as error:
         raise ConfigError(f"{framework} cannot be imported: {error}") from None
 
@@ -228,14 +227,10 @@ def _array(spec: InputSpec, seed: int) -> np.ndarray:
     if spec.kind == "mask":
         return _mask(spec, words)
     flat = np.empty(math.prod(spec.shape), spec.dtype)
-    for start, count in _parts(flat.size):
-        flat[start : start + count] = _values(spec, words, count)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        part[:] = _values(spec, words, part.size)
     return flat.reshape(spec.shape)
-
-
-def _parts(size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, size, _CHUNK):
-        yield start, min(_CHUNK, size - start)
 
 
 def _values(spec: InputSpec, words: np.random.Philox, count: int) -> np.ndarray:

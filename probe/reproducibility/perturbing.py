@@ -23,7 +23,7 @@ _SIXTEEN_BIT_SHARE = 16
 """of this many elements of a 16-bit weight one is moved: kernels that sum in float32 round few of them otherwise"""
 _NARROWER = {"": 0, "bfloat16": 16, "float16": 13}
 """bits of float32 that a cast takes away"""
-_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @contextlib.contextmanager
@@ -116,17 +116,45 @@ def move(values: np.ndarray, generator: np.random.Generator, dtype: str = "") ->
     Those of float32 that are cast to a narrower dtype are moved by a unit of that, and are as few.
     """
     real = as_real(values).reshape(-1) if is_float(values.dtype) or values.dtype.kind == "c" else np.empty(0)
-    bits = _BITS.get(real.dtype.itemsize)
-    if not real.size or bits is None:
+    if not real.size or real.dtype.itemsize not in (2, 4, 8):
         return False
-    whole = real.view(bits)
-    moved = np.isfinite(real) & (real != 0)
-    lost = _NARROWER[dtype] if real.dtype.itemsize == 4 else 0
-    if real.dtype.itemsize == 2 or lost:
-        moved &= generator.integers(0, _SIXTEEN_BIT_SHARE, real.size) == 0
-    steps = (generator.integers(0, 2, real.size).astype(bits) * 2 - 1) << lost
-    before = whole.copy()
-    whole[moved] += steps[moved]
-    left = ~np.isfinite(real) | ((real == 0) & moved)  # the largest and the smallest number have one neighbour
-    whole[left] = before[left]
-    return bool(moved.any())
+    chosen = np.ones(real.size, bool)
+    if real.dtype.itemsize == 2 or _lost(real, dtype):
+        chosen = generator.integers(0, _SIXTEEN_BIT_SHARE, real.size) == 0
+    return _to_neighbours(real, generator.integers(0, 2, real.size), chosen, dtype)
+
+
+def moved(values: np.ndarray, generator: np.random.Generator, autocast: str = "") -> np.ndarray:
+    """Return values each of which is one unit in the last place larger or smaller, at random; zeros and integers stay.
+
+    What code makes of them shows how much of an error of its own is noise.
+
+    Parameters
+    ----------
+    autocast
+        dtype that operations on float32 are cast to: the unit is then that of it, since smaller moves are lost
+    """
+    if not (is_float(values.dtype) or values.dtype.kind == "c") or not values.size:
+        return values
+    real = np.array(as_real(values), order="C")
+    flat = real.reshape(-1)
+    _to_neighbours(flat, generator.integers(0, 2, flat.size, dtype=np.uint8), np.ones(flat.size, bool), autocast)
+    if values.dtype.kind == "c":
+        return (real[..., 0] + 1j * real[..., 1]).astype(values.dtype)
+    return real.reshape(values.shape)
+
+
+def _lost(real: np.ndarray, autocast: str) -> int:
+    """Return how many bits of numbers a cast takes away."""
+    return _NARROWER.get(autocast, 0) if real.dtype == np.float32 else 0
+
+
+def _to_neighbours(real: np.ndarray, up: np.ndarray, chosen: np.ndarray, autocast: str) -> bool:
+    """Move chosen numbers to the neighbour above (1) or below (0) in place. Tell whether any was."""
+    words = real.view(_BITS[real.dtype.itemsize])
+    steps = (up.astype(words.dtype) * 2 - 1) << np.array(_lost(real, autocast), words.dtype)
+    is_moved, before = np.isfinite(real) & (real != 0) & chosen, words.copy()
+    words[is_moved] += steps[is_moved]
+    left = ~np.isfinite(real) | ((real == 0) & is_moved)  # the largest and the smallest number have one neighbour
+    words[left] = before[left]
+    return bool(is_moved.any())

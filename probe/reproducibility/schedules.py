@@ -45,7 +45,7 @@ class ScheduleComparison:
 
     @property
     def equal(self) -> bool:
-        """Tell whether all rates are the same but for rounding."""
+        """Whether all rates are the same but for rounding."""
         return self.first is None
 
     def __bool__(self) -> bool:

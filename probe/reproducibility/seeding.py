@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from probe import origins
+from probe.adapters.frameworks import FRAMEWORKS
 from probe.errors import ConfigError
-from probe.reproducibility import origins
 
-_LOADED_AS = {
-    "torch": "torch",
-    "paddle": "paddle",
-    "mindspore": "mindspore",
-    "numpy": "probe.adapters.numpy.nn",
-}
-"""module that is loaded where a framework is in use; ``probe/adapters/<framework>_seeding.py`` seeds it"""
 _SEEDS = 2**32
 
 
@@ -64,16 +59,9 @@ def seed_all(seed: int = 42, deterministic: bool = True) -> Seeding:
         )
     seed = int(seed)
     random.seed(seed)
-    done = ["random", "numpy.random"]
-    missing = ["generators that the program makes itself (numpy.random.default_rng()) have seeds of their own"]
-    if deterministic:
-        for found, texts in zip(_hash_seed(seed), (done, missing), strict=True):
-            texts += found
-    for framework, loaded in _LOADED_AS.items():
-        if loaded in sys.modules:
-            module = importlib.import_module(f"probe.adapters.{framework}.seeding")
-            for found, texts in zip(module.seed(seed, deterministic), (done, missing), strict=True):
-                texts += found
+    own = "generators that the program makes itself (numpy.random.default_rng()) have seeds of their own"
+    parts = [(["random", "numpy.random"], [own]), *([_hash_seed(seed)] if deterministic else [])]
+    done, missing = _all([*parts, *(module.seed(seed, deterministic) for module in _seeding())])
     np.random.seed(seed)  # behind the frameworks, of which one does it too
     seeding = Seeding(seed, deterministic, tuple(done), tuple(missing))
     origins.note(seed=seed, deterministic=deterministic, seeded=list(done), not_deterministic=list(missing))
@@ -83,14 +71,18 @@ def seed_all(seed: int = 42, deterministic: bool = True) -> Seeding:
 
 def remove_dropout() -> tuple[list[str], list[str]]:
     """Set p of dropout to 0 in each framework that is imported; return what was set, and what is left."""
-    done: list[str] = []
-    missing: list[str] = []
-    for framework, loaded in _LOADED_AS.items():
-        if loaded in sys.modules:
-            module = importlib.import_module(f"probe.adapters.{framework}.seeding")
-            for found, texts in zip(module.remove_dropout(), (done, missing), strict=True):
-                texts += found
-    return done, missing
+    return _all([module.remove_dropout() for module in _seeding()])
+
+
+def _seeding() -> Iterator[Any]:
+    """Yield what seeds each framework that is imported."""
+    return (each.part("seeding") for each in FRAMEWORKS.values() if each.module in sys.modules)
+
+
+def _all(parts: Iterable[tuple[list[str], list[str]]]) -> tuple[list[str], list[str]]:
+    """Return all that was set, and all that is left."""
+    done, missing = zip(*parts, strict=True) if parts else ((), ())
+    return sum(done, []), sum(missing, [])
 
 
 def _hash_seed(seed: int) -> tuple[list[str], list[str]]:

@@ -134,7 +134,7 @@ def named(adapter: Adapter, names: Sequence[str], called: Any) -> Choice | None:
 
 
 def is_trainable(adapter: Adapter, module: Any) -> bool:
-    """Tell whether a module has a parameter that may be trained."""
+    """Return True if a module has a parameter that may be trained."""
     try:
         return any(adapter.is_tensor(each) and adapter.requires_grad(each) for each in adapter.members(module)[1])
     except Exception:  # noqa: BLE001  a module whose constructor has not run

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-FRAMEWORKS = {"torch": "torch", "paddle": "paddle", "mindspore": "mindspore", "probe.adapters.numpy.nn": "numpy"}
-"""the module whose import makes a framework complete, and the adapter's name"""
+from probe.adapters.frameworks import FRAMEWORKS, Framework
 
 
 class Imports:
@@ -25,14 +24,14 @@ class Imports:
 
     def __init__(self, imported: Callable[[str], None]) -> None:
         self._imported = imported
-        self._awaited = {name for name in FRAMEWORKS if name not in sys.modules}
+        present = [each for each in FRAMEWORKS.values() if each.module in sys.modules]
+        self._found = {each.module for each in present}
         sys.meta_path.insert(0, self)
-        for name in FRAMEWORKS.keys() - self._awaited:
-            imported(FRAMEWORKS[name])
+        for each in present:
+            imported(each.name)
 
     def remove(self) -> None:
         """Look at no import any more."""
-        self._awaited.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -40,16 +39,17 @@ class Imports:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a framework as the other finders do; None for everything else."""
-        if name not in self._awaited:
+        framework = next((each for each in FRAMEWORKS.values() if each.module == name), None)
+        if framework is None or name in self._found or self not in sys.meta_path:
             return None
-        self._awaited.discard(name)
+        self._found.add(name)
         others = (each for each in list(sys.meta_path) if each is not self and hasattr(each, "find_spec"))
         spec = next((found for each in others if (found := each.find_spec(name, path, target)) is not None), None)
         if spec is not None and hasattr(spec.loader, "__dict__"):
-            self._follow(spec.loader, name)
+            self._follow(spec.loader, framework)
         return spec
 
-    def _follow(self, loader: object, name: str) -> None:
+    def _follow(self, loader: object, framework: Framework) -> None:
         """Have a loader call back behind its next module; it is of this module alone, and as it was afterwards."""
         execute = loader.exec_module  # type: ignore[attr-defined]
 
@@ -58,8 +58,8 @@ class Imports:
             try:
                 execute(module)
             except BaseException:
-                self._awaited.add(name)
+                self._found.discard(framework.module)
                 raise
-            self._imported(FRAMEWORKS[name])
+            self._imported(framework.name)
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]

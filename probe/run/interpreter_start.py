@@ -21,7 +21,7 @@ def _folders() -> list[Path]:
 
 
 def is_installed() -> bool:
-    """Tell whether python looks at the variable when it starts."""
+    """Return True if python looks at the variable when it starts."""
     return any((folder / NAME).exists() for folder in _folders())
 
 

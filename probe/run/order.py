@@ -79,6 +79,7 @@ RECORDING: tuple[click.Option, ...] = (
     click.Option(["-o", "--output", "path"], metavar="FILE", help="The recording. Several ranks write a.rank00000.h5 and so on."),
     click.Option(["--model", "models"], multiple=True, metavar="MODULE:ATTRIBUTE",
                  help="What to record, an object or a class by its name; default: what an optimizer trains. Repeatable."),
+    click.Option(["--level"], help="module (default), mix (operations inside modules too) or op."),
     click.Option(["--task"], help="statistics (default), tensor, structure or norms."),
     click.Option(["--steps"], multiple=True, callback=_texts, help='Which steps: 0,10-20 or "every 100"; default all.'),
     click.Option(["--ranks"], multiple=True, callback=_numbers, help="Which ranks: 0,3; default all."),

@@ -161,7 +161,7 @@ class Watch:
 
 
 def _is_recorded_otherwise() -> bool:
-    """Tell whether the program calls probe.start() itself, now or earlier."""
+    """Return True if the program calls probe.start() itself, now or earlier."""
     session = sys.modules.get("probe.session")
     return session is not None and session.recordings_begun() > 0
 

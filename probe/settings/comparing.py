@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from probe.errors import ConfigError
+from probe.notes import named
 from probe.settings.setting import Category, Effect, Setting
 from probe.settings.side import Origin, Settings, Value, shown
 from probe.settings.table import BY_NAME, TABLE
@@ -47,14 +47,9 @@ class Difference:
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
-        return {
-            "setting": self.setting, "category": self.category.value, "effect": self.effect.value,
-            "counts": self.effect.counts,
-            **{
-                side: {"name": each.name, "value": _plain(each.value), "shown": each.shown, "from": each.origin.value}
-                for side, each in (("a", self.a), ("b", self.b))
-            },
-        }  # fmt: skip
+        sides = (("a", self.a), ("b", self.b))
+        values = {side: named(each, "name", "value", "shown") | {"from": each.origin.value} for side, each in sides}
+        return {**named(self, "setting", "category", "effect"), "counts": self.effect.counts, **values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +74,8 @@ class Held:
     def require_common(self) -> None:
         """Raise ConfigError where the two have no setting in common: nothing was compared."""
         if not self.equal and not self.differences:
-            about = [
-                f"{side.source.path} ({side.source.form}, names of {side.source.dialect})" for side in (self.a, self.b)
-            ]
+            sources = (self.a.source, self.b.source)
+            about = [f"{each.path} ({each.form}, names of {each.dialect})" for each in sources]
             raise ConfigError(
                 f"{about[0]} and {about[1]} have no setting in common: expected two configurations of the same part of a run"
             )
@@ -164,11 +158,6 @@ def _means_same(a: Any, b: Any) -> bool:
         return bool(a == b) or (alike(a, b) if not isinstance(a, (list, tuple, dict)) else list(a) == list(b))
     except (TypeError, ValueError, RecursionError):
         return str(a) == str(b)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _short(value: Any) -> str:

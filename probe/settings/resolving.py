@@ -9,11 +9,10 @@ from probe.settings.derived import DERIVATIONS
 from probe.settings.setting import Dialect, Setting
 from probe.settings.side import Origin, Settings, Value, shown, title_of
 from probe.settings.source import Form, Names, Source
-from probe.settings.table import TABLE
-from probe.settings.table.models import FIXED, MINDFORMERS_TYPES, MODELS, PARAMS_JSON
+from probe.settings.table import FIXED, MINDFORMERS_TYPES, MODELS, PARAMS_JSON, TABLE
 from probe.settings.values import MISSING, Unreadable, made, normalised
 
-_TYPES = ("model_type",)
+_TYPE = "model_type"
 _MINDFORMERS_TYPE = "model_config.type"
 
 
@@ -30,7 +29,7 @@ def resolved(source: Source) -> Settings:
     for name, value in _implied(source, names).items():
         if name not in settings.values:
             settings.put(name, value, Origin.IMPLIED)
-    for name, value in FIXED.get(str(names.get("model_type")), {}).items():
+    for name, value in FIXED.get(str(names.get(_TYPE)), {}).items():
         settings.put(name, value, Origin.IMPLIED)
     for row in TABLE:
         default = _default(row, source, names)
@@ -40,19 +39,15 @@ def resolved(source: Source) -> Settings:
         derive(settings, names)
     for row in TABLE:
         value = settings.values.get(row.name)
-        if value is not None and value.origin is not Origin.GIVEN and _names(row, source.dialect) & source.unknown:
+        if value is not None and value.origin is not Origin.GIVEN and row.keys(source.dialect) & source.unknown:
             del settings.values[row.name]
     settings.rest = {key: value for key, value in source.keys.items() if key not in used}
     return settings
 
 
 def is_setting(name: str, dialect: Dialect) -> bool:
-    """Tell whether the table has a name."""
-    return any(name in _names(row, dialect) for row in TABLE)
-
-
-def _names(row: Setting, dialect: Dialect) -> set[str]:
-    return {name.partition("|")[0] for name in row.names(dialect)}
+    """Return True if the table has a name."""
+    return any(name in row.keys(dialect) for row in TABLE)
 
 
 def _given(row: Setting, source: Source, names: Names) -> Iterator[tuple[Value, str]]:
@@ -65,9 +60,8 @@ def _given(row: Setting, source: Source, names: Names) -> Iterator[tuple[Value, 
     for name in row.recorded.split():
         bare, _, action = name.partition("|")
         if bare in source.recorded:
-            yield from _value_of(
-                row, source, source.recorded[bare], action, bare.removeprefix("group.").removeprefix("flags."), ""
-            )
+            title = bare.removeprefix("group.").removeprefix("flags.")
+            yield from _value_of(row, source, source.recorded[bare], action, title, "")
     for name in row.variables.split():
         if name in source.variables:
             yield from _value_of(row, source, source.variables[name], "", name, "")
@@ -78,11 +72,9 @@ def _value_of(row: Setting, source: Source, raw: Any, action: str, title: str, k
         value = made(action, raw) if action else raw
         value = MISSING if value is MISSING else normalised(row, value, source.dialect)
     except Unreadable:
-        yield from ()
         return
-    if value is MISSING or value is None:
-        return
-    yield Value(value, shown(value if action else raw), title), key
+    if value is not MISSING and value is not None:
+        yield Value(value, shown(value if action else raw), title), key
 
 
 def _implied(source: Source, names: Names) -> Mapping[str, Any]:
@@ -95,7 +87,7 @@ def _implied(source: Source, names: Names) -> Mapping[str, Any]:
         own = MINDFORMERS_TYPES.get(str(names.get(_MINDFORMERS_TYPE)))
         if own is not None:
             return own
-    return next((MODELS[str(names.get(name))] for name in _TYPES if str(names.get(name)) in MODELS), {})
+    return MODELS.get(str(names.get(_TYPE)), {})
 
 
 def _default(row: Setting, source: Source, names: Names) -> Any:

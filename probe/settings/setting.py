@@ -37,7 +37,7 @@ class Effect(enum.StrEnum):
 
     @property
     def counts(self) -> bool:
-        """Tell whether two runs that differ so cannot be expected to agree."""
+        """Return True if two runs that differ so cannot be expected to agree."""
         return self in (Effect.NUMBERS, Effect.PRECISION, Effect.RANDOM)
 
 
@@ -85,7 +85,7 @@ class Place:
     """labels of `probe.records.Phase`; empty: all"""
     roles: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    """values of `probe.comparison.result.Kind`"""
+    """values of `probe.answer.result.Kind`"""
     hints: tuple[str, ...] = ()
     """names of hints that suffice, whatever the class"""
 
@@ -149,3 +149,7 @@ class Setting:
         own = str(getattr(self, dialect.value)).split()
         shared = self.transformers.split() if dialect in (Dialect.PADDLENLP, Dialect.VLLM) else []
         return tuple(dict.fromkeys([*own, *shared]))
+
+    def keys(self, dialect: Dialect) -> set[str]:
+        """Return its names in a dialect without what is done to their values."""
+        return {name.partition("|")[0] for name in self.names(dialect)}

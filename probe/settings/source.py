@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probe.settings.setting import Dialect, Part
+from probe.settings.table import OWN_SECTIONS
 
 
 class Form(enum.StrEnum):
@@ -47,21 +48,8 @@ class Source:
 
     @property
     def is_model(self) -> bool:
-        """Tell whether it says what the model is."""
+        """Return True if it says what the model is."""
         return Part.MODEL in self.parts
-
-
-OWN_SECTIONS = frozenset(
-    ("vision_config", "vision_tower", "visual", "vision_model", "audio_config", "speech_config", "audio_encoder",
-     "eval_dataset",
-     "eval_dataset_task", "callbacks", "eval_callbacks", "generation_config", "generation", "processor", "tokenizer",
-     "metric",
-     "monitor_config", "quantization_config", "pet_config", "lora_config", "peft_config", "mcore_adapter",
-     "swap_config", "draft_config",
-     "speculative_config", "recompute_config", "dit_config", "vae_config", "encoder_config", "quantization",
-     "profiling", "critic", "ref", "rollout", "reward", "reward_model", "vllm")
-)  # fmt: skip
-"""sections of another model, or of what is no model: a name without its section does not mean what is in there"""
 
 
 _DEEPEST = 12

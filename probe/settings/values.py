@@ -40,20 +40,12 @@ def parsed(text: str) -> Any:
         return None
     if plain in ("true", "false"):
         return plain == "true"
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    if text[:1] in "{[(" and text[-1:] in "}])":
-        for reads in (json.loads, ast.literal_eval):
-            try:
-                return reads(text)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                continue
+    is_nested = text[:1] in "{[(" and text[-1:] in "}])"
+    for reads in (json.loads, ast.literal_eval) if is_nested else (int, float):
+        try:
+            return reads(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
     return text.strip("'\"")
 
 
@@ -123,14 +115,13 @@ _READERS: dict[Kind, Callable[[Setting, Any, Dialect | None], Any]] = {
 }  # fmt: skip
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def alike(a: Any, b: Any, slack: float = 0.0) -> bool:
-    """Tell whether two normalised values mean the same; numbers may be apart by ``slack``."""
-    if (
-        isinstance(a, (int, float))
-        and isinstance(b, (int, float))
-        and not isinstance(a, bool)
-        and not isinstance(b, bool)
-    ):
+    """Return True if two normalised values mean the same; numbers may be apart by ``slack``."""
+    if _is_number(a) and _is_number(b):
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=_SAME) or abs(a - b) <= slack
     if isinstance(a, str) and isinstance(b, str):
         return a.lower() == b.lower()
@@ -201,9 +192,7 @@ def _leading_zeros(value: Any, _: str) -> Any:
 
 
 def _plain_number(value: Any, _: str) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return MISSING
-    return value
+    return value if _is_number(value) else MISSING
 
 
 def _pattern(value: Any) -> list[int] | None:

@@ -92,7 +92,7 @@ def runs(shape: Sequence[int], chunk: Sequence[int]) -> Iterator[tuple[tuple[int
 
 
 def is_worth_it(nbytes: int, file_size: int) -> bool:
-    """Tell whether a tensor is compressed; not where a reader would take it for one that the file has no room for."""
+    """Return True if a tensor is compressed; not where a reader would take it for one that the file has no room for."""
     return _LEAST <= nbytes <= max(_ALWAYS, RATIO // 2 * file_size)
 
 
@@ -166,22 +166,18 @@ def _look_at(found: h5py.Dataset, places: Iterable[tuple[int, ...]]) -> None:
             )
 
 
-def _settings_of(how: h5p.PropDCID, number: int) -> tuple[int, ...]:
-    return tuple(how.get_filter(number)[2])
-
-
 def _is_bitshuffle(how: h5p.PropDCID, itemsize: int) -> bool:
-    """Tell whether the settings are the version (two numbers), the size of an element, the usual blocks, and LZ4."""
+    """Return True if the settings are the version (two numbers), the size of an element, the usual blocks, and LZ4."""
     is_even = itemsize <= _LARGEST_ELEMENT and not _BLOCK % itemsize
-    return is_even and _settings_of(how, 0)[2:] == (itemsize, 0, _LZ4)
+    return is_even and how.get_filter(0)[2][2:] == (itemsize, 0, _LZ4)
 
 
 def _is_zstd(how: h5p.PropDCID, itemsize: int) -> bool:
-    return itemsize > 1 and _settings_of(how, 0) == (itemsize,)
+    return itemsize > 1 and how.get_filter(0)[2] == (itemsize,)
 
 
 def _fits_bitshuffle(data: Any, nbytes: int, itemsize: int) -> bool:
-    """Tell whether blocks follow each other to the very end: the filter goes from one to the next without looking where it ends."""
+    """Return True if blocks follow each other to the very end: the filter goes from one to the next without looking where it ends."""
     size, block = struct.unpack_from(">QI", data)
     if size != nbytes or block != _BLOCK:
         return False
@@ -193,7 +189,7 @@ def _fits_bitshuffle(data: Any, nbytes: int, itemsize: int) -> bool:
 
 
 def _fits_zstd(data: Any, nbytes: int, itemsize: int) -> bool:
-    """Tell whether a frame says that it unpacks to so many bytes: the filter makes room for what it says (RFC 8878)."""
+    """Return True if a frame says that it unpacks to so many bytes: the filter makes room for what it says (RFC 8878)."""
     if bytes(data[:4]) != _ZSTD_MAGIC:
         return False
     descriptor = int(data[4])

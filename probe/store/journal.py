@@ -6,6 +6,7 @@ others. The journal has the new ones: with it over them, the file is as the comm
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -16,11 +17,12 @@ import xxhash
 
 from probe.damage import said_of
 from probe.errors import FormatError
-from probe.store.places import Unshared, opened_raw, place_of
+from probe.store.places import opened_raw, place_of
 
 _RUN = struct.Struct("<QQ")
 _END = struct.Struct("<8sQQ")
 _MAGIC = b"probeJNL"
+Readable: TypeAlias = io.RawIOBase | IO[bytes]
 
 
 def parts(runs: Iterable[tuple[int, bytes]]) -> list[bytes]:
@@ -84,10 +86,10 @@ def repair(path: str | Path) -> None:
         file.truncate(file.tell() - _END.size - length)
 
 
-class Overlay:
+class Overlay(io.RawIOBase):
     """A file to read, with other bytes in some places; `h5py.File` takes it in place of a path."""
 
-    def __init__(self, file: IO[bytes] | Unshared, runs: list[tuple[int, bytes]]) -> None:
+    def __init__(self, file: Readable, runs: list[tuple[int, bytes]]) -> None:
         self._file = file
         self._runs = runs
 
@@ -95,11 +97,7 @@ class Overlay:
         """Move to an offset."""
         return self._file.seek(offset, whence)
 
-    def tell(self) -> int:
-        """Return the offset."""
-        return self._file.tell()
-
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill a buffer from the offset."""
         view = memoryview(buffer).cast("B")
         start = self._file.tell()
@@ -110,14 +108,6 @@ class Overlay:
                 view[first - start : last - start] = data[first - offset : last - offset]
         return count
 
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        buffer = bytearray(size)
-        return bytes(buffer[: self.readinto(memoryview(buffer))])
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-Readable: TypeAlias = "Overlay | Unshared | IO[bytes]"

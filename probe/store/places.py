@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def place_of(given: str | os.PathLike[str]) -> Path:
 
 
 def is_local(path: Path) -> bool:
-    """Tell whether a path is one of this machine."""
+    """Return True if a path is one of this machine."""
     return isinstance(path, Path)
 
 
@@ -63,7 +64,7 @@ _read_at: Callable[[int, list[memoryview], int], int] = getattr(os, "preadv", _s
 """Windows has no call for reading at an offset, and no forked processes"""
 
 
-class Unshared:
+class Unshared(io.RawIOBase):
     """A file of this machine, as `h5py.File` takes it in place of a path: to HDF5 each of these is a file of its own.
 
     A file that is opened twice by its path is one to HDF5, which then reads texts through the one that was closed: other bytes, or a
@@ -81,11 +82,7 @@ class Unshared:
         self._place = offset + (os.fstat(self._descriptor).st_size if start is None else start)
         return self._place
 
-    def tell(self) -> int:
-        """Return the offset."""
-        return self._place
-
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill a buffer from the offset, unless the file ends before."""
         view, count = memoryview(buffer).cast("B"), 0
         while count < len(view):
@@ -96,21 +93,14 @@ class Unshared:
             self._place += found
         return count
 
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        buffer = bytearray(size)
-        return bytes(buffer[: self.readinto(memoryview(buffer))])
-
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    __del__ = close
 
-
-def opened_raw(path: Path) -> Unshared | IO[bytes]:
+def opened_raw(path: Path) -> io.RawIOBase | IO[bytes]:
     """Open the bytes of a file; on a disk without a buffer, for large reads."""
     return Unshared(path) if is_local(path) else path.open("rb")
 

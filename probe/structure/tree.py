@@ -31,17 +31,22 @@ class Tree:
     Parameters
     ----------
     modules
-        as the recording lists them, parents before children
+        as the recording lists them, parents before children; operations, which stand behind them, are none
+    operations
+        count them among the modules
     wrappers
         modules that hold one other and are wrappers too, though of no class of `WRAPPERS`
     """
 
     root = 0
 
-    def __init__(self, modules: Sequence[ModuleInfo], wrappers: Collection[int] = ()) -> None:
-        self.modules = list(modules)
+    def __init__(
+        self, modules: Sequence[ModuleInfo], wrappers: Collection[int] = (), *, operations: bool = False
+    ) -> None:
+        self._all = list(modules)
+        self.modules = [module for module in modules if operations or not module.is_operation]
         self._wrappers = wrappers
-        self.children: list[dict[str, int]] = [{} for _ in self.modules]
+        self.children: list[dict[str, int]] = [{} for _ in self._all]
         for index, module in enumerate(self.modules):
             if module.parent >= 0:
                 self.children[module.parent][self.name(index)] = index
@@ -56,12 +61,16 @@ class Tree:
         return module.path[len(parent) + 1 :] if parent else module.path
 
     def class_name(self, index: int) -> str:
-        """Return the class of a module."""
-        return self.modules[index].class_name
+        """Return the class of a module, or the function of an operation."""
+        return self._all[index].class_name
+
+    def parent(self, index: int) -> int:
+        """Return the module around a module, −1 around a model; of an operation, the module that calls it."""
+        return self._all[index].parent
 
     def path(self, index: int) -> str:
-        """Return the qualified name of a module."""
-        return self.modules[index].path
+        """Return the qualified name of a module, or of an operation."""
+        return self._all[index].path
 
     @functools.cached_property
     def by_path(self) -> dict[str, int]:
@@ -122,6 +131,16 @@ class Tree:
             if found is None:
                 return None
         return found
+
+    def ancestors(self, index: int) -> Iterator[int]:
+        """Yield the modules around one, the innermost first."""
+        while (index := self.modules[index].parent) >= 0:
+            yield index
+
+    def parameter_name(self, module: int, slot: str) -> str:
+        """Return the qualified name of a parameter."""
+        path = self.path(module)
+        return f"{path}.{slot}" if path else slot
 
     def subtree(self, index: int) -> Iterator[int]:
         """Yield a module and all below it, parents first."""

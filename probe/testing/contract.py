@@ -191,12 +191,12 @@ class AdapterContract(TensorContract, ObservationContract):
     def test_an_error_of_probe_does_not_reach_the_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        whole = type(self.adapter).measure
+        whole = self.adapter.measure
 
         def broken(adapter: Adapter, tensor: Any, axes: Sequence[int], known: bytes | None = None) -> bytes:
             if adapter.facts(tensor).shape == (5, 3):
                 raise MemoryError("planted")
-            return whole(adapter, tensor, axes, known)
+            return whole(tensor, axes, known)
 
         monkeypatch.setattr(type(self.adapter), "measure", broken)
         with pytest.warns(ProbeWarning, match="could not be recorded: MemoryError"):

@@ -13,8 +13,8 @@ import probe
 from probe.numbers.statistics import measure, measure_update
 from probe.records import HashKind
 from probe.testing.arrays import sample
+from probe.testing.kit import TrainingKit
 from probe.testing.recording import Recording
-from probe.testing.training import TrainingKit
 
 
 @dataclass

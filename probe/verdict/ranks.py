@@ -1,17 +1,15 @@
-"""Which ranks answer: copies that are not equal, and the ranks that hold what differs from the other side."""
+"""Tensors of which ranks hold copies that are not equal."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
-from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.answer.result import Divergence, Kind, NodeRef
 from probe.matching import Matching
-from probe.numbers.fused import Fusion, fuse
+from probe.notes import Note, note
 from probe.ranks.opening import is_of_ranks
 from probe.ranks.replicas import Difference
 from probe.records import Phase
@@ -21,14 +19,10 @@ from probe.verdict.side import PARAMETER_ROLES, Side
 from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Tensor
 
-_PART = 0.1
+PART = 0.1
 """share of the largest difference: a copy that is nearer is the right one, a part that is further off is wrong too"""
 _TOLD, _BETWEEN_TWO = 0.97, 0.9
-_LARGEST = 1 << 24
-"""elements up to which parts are held against the other side one by one"""
 
-Labels = tuple[np.ndarray, list[tuple[int, ...]]]
-"""for each element the number of its part, and the ranks that hold each part"""
 Ranks = tuple[int, ...]
 
 
@@ -45,98 +39,20 @@ def unused_dims(a: Reader, b: Reader, dims: Mapping[str, str]) -> list[Note]:
     sides = [(each, each.layout) for each in (a, b) if is_of_ranks(each)]
     if not sides:
         return []
-    from probe.ranks.dims.checking import unused_dims as unused
+    from probe.ranks.dims.telling import unused_dims as unused
 
     return unused(sides, dims)
 
 
 def lost_parts(step: Step) -> Iterator[Note]:
     """Yield which tensors of a step could not be put together from what ranks hold, by the reason."""
-    for name, half in _of_ranks(step):
+    for name, half in sides_of_ranks(step):
         by_reason: dict[str, dict[str, None]] = {}
-        for module, role, slot, why in _gathered(half).lost:
+        for module, role, slot, why in gathered(half).lost:
             path = half.reader.modules[module].path or "the model"
             by_reason.setdefault(why, {})[f"{role.label} {slot} of {path}"] = None
         for why, tensors in by_reason.items():
             yield note("dims-unknown", side=name, tensors=tuple(tensors)[:3], count=len(tensors), why=why)
-
-
-# Ranks of a finding
-
-
-def ranks_of(step: Step, finding: Finding) -> list[Note]:
-    """Return the ranks that hold what a finding is about: those that are wrong, where values tell them."""
-    said = []
-    for name, half in _of_ranks(step):
-        event = finding.event
-        tensor = None if event is None else event.a if name == "A" else event.b
-        if tensor is None:
-            holders = half.reader.ranks_with(set(_paths(step, finding, name)))
-            wrong: Ranks = ()
-        else:
-            rows = {part.row for part in _leaves(tensor) if part.row >= 0}
-            holders = sorted({rank for row in rows for rank in _gathered(half).ranks_of(row)})
-            wrong = _wrong_ranks(half, finding, tensor) if len(holders) > 1 else ()
-        if holders:
-            said.append(note("on-ranks", side=name, ranks=wrong or tuple(holders), of=len(holders)))
-    return said
-
-
-def _paths(step: Step, finding: Finding, side: str) -> Iterator[str]:
-    """Yield the paths of a finding on a side: those of the partners, in B."""
-    by_path = {module.path: index for index, module in enumerate(step.a.reader.modules)}
-    for path in finding.paths:
-        module = by_path.get(path, -1)
-        is_paired = side == "B" and module in step.pair_of
-        yield step.b.reader.modules[step.pair_of[module].b].path if is_paired else path
-
-
-def _wrong_ranks(half: Side, finding: Finding, tensor: Tensor) -> Ranks:
-    """Return the ranks whose parts differ from the other side's; nothing if values do not tell them, or all differ."""
-    event = finding.event
-    assert event is not None
-    a, b = event.a, event.b
-    if a is None or b is None or a.form != b.form or a.size > _LARGEST or not (a.has_values and b.has_values):
-        return ()
-    labelled = _labels(half, tensor)
-    if labelled is None or len(labelled[1]) < 2 or a.kind == "complex":
-        return ()
-    labels, ranks = labelled[0].ravel(), labelled[1]
-    x, y = (each.values().astype(np.float64).ravel() for each in (a, b))
-    apart, whole = (np.bincount(labels, np.square(each), len(ranks)) for each in (x - y, y))
-    errors = np.sqrt(apart / np.maximum(whole, 1e-300))
-    is_plain = not math.isnan(finding.limit) and (finding.check is None or not finding.check.measure)
-    is_wrong = errors > max(_PART * float(errors.max()), finding.limit if is_plain else 0.0)
-    if is_wrong.all():
-        return ()
-    return _sorted(rank for each, own in zip(is_wrong, ranks, strict=True) if each for rank in own)
-
-
-def _labels(half: Side, tensor: Tensor) -> Labels | None:
-    """Return which ranks hold each element of a tensor, in canonical order without axes of size 1."""
-    if not tensor.parts:
-        if tensor.row < 0:
-            return None
-        labels, ranks = _gathered(half).labels(tensor.row, tensor.shape)
-        laid = labels.transpose(tensor.axes) if len(tensor.axes) == labels.ndim else labels
-        return laid.reshape(tensor.form), ranks
-    arrays, held = [], list[Ranks]()
-    for row in tensor.parts:
-        arrays.append([])
-        for part in row:
-            found = _labels(half, part)
-            if found is None:
-                return None
-            arrays[-1].append(found[0].reshape(part.laid) + len(held))
-            held += found[1]
-    return fuse(arrays, tensor.fusion or Fusion()).reshape(tensor.form), held
-
-
-def _leaves(tensor: Tensor) -> Iterator[Tensor]:
-    for part in (part for row in tensor.parts for part in row):
-        yield from _leaves(part)
-    if not tensor.parts:
-        yield tensor
 
 
 # Copies that differ
@@ -146,13 +62,11 @@ def with_copies(step: Step, found: Iterable[tuple[Finding, Divergence]]) -> list
     """Return findings in the order of cause, with those on ranks that hold other copies of one tensor."""
     named = list(found)
     findings: list[tuple[Finding | None, Divergence]] = [*named]
-    for name, half in _of_ranks(step):
+    for name, half in sides_of_ranks(step):
         for copies, when in _copies(step, name, half):
             places = {(ref.path, copies.phase) for ref in copies.a + copies.b}
             rest = [
-                (finding, each)
-                for finding, each in findings
-                if not any((ref.path, each.phase) in places for ref in each.a + each.b)
+                pair for pair in findings if not places & {(ref.path, pair[1].phase) for ref in pair[1].a + pair[1].b}
             ]
             later = (k for k, each in enumerate(rest) if _is_later(name, half, *each, copies, when))
             at = next(later, len(rest))
@@ -168,13 +82,13 @@ def _is_later(name: str, half: Side, finding: Finding | None, other: Divergence,
         return other.phase > copies.phase
     event = finding.event if finding is not None else None
     tensor = None if event is None else event.a if name == "A" else event.b
-    row = -1 if tensor is None else next(_leaves(tensor)).row
-    return row < 0 or int(_gathered(half).records["seq"][row]) >= when
+    row = -1 if tensor is None else next(leaves_of(tensor)).row
+    return row < 0 or int(gathered(half).records["seq"][row]) >= when
 
 
 def _copies(step: Step, name: str, half: Side) -> Iterator[tuple[Divergence, int]]:
     """Yield findings on copies, and when: each weight that the step begins with; of what follows, the first."""
-    differences = sorted(_gathered(half).differences, key=lambda each: (each.phase, each.order))
+    differences = sorted(gathered(half).differences, key=lambda each: (each.phase, each.order))
     initial = [each for each in differences if each.phase is Phase.INIT]
     by_tensor: dict[int, list[Difference]] = {}
     for each in initial or differences:
@@ -187,7 +101,7 @@ def _copies_finding(step: Step, name: str, half: Side, parts: Sequence[Differenc
     """Return the finding on one tensor, of which copies of each part may differ."""
     first, other = parts[0], step.b if name == "A" else step.a
     odd = [_odd_ranks(step, name, part) for part in parts]
-    ranks, others = (_sorted(rank for each in odd for rank in each[k]) for k in (0, 1))
+    ranks, others = (in_order(rank for each in odd for rank in each[k]) for k in (0, 1))
     module = _partner(step, name, first.module)
     refs = [
         (NodeRef.of(side.step, first.micro, side.reader.modules[index or 0], first.call, first.slot),)
@@ -205,12 +119,12 @@ def _odd_ranks(step: Step, name: str, difference: Difference) -> tuple[Ranks, Ra
     given = _of_other_side(step, name, difference)
     if given is not None:
         far = [float(np.linalg.norm(copy.sketch - given)) for copy in difference.copies]
-        near = [copy.rank for copy, each in zip(difference.copies, far, strict=True) if each <= _PART * max(far)]
+        near = [copy.rank for copy, each in zip(difference.copies, far, strict=True) if each <= PART * max(far)]
         if near and len(near) < len(far):
             return tuple(copy.rank for copy in difference.copies if copy.rank not in near), tuple(near)
     if difference.is_told:
         return difference.ranks, difference.others
-    return _sorted((*difference.ranks, *difference.others)), ()
+    return in_order((*difference.ranks, *difference.others)), ()
 
 
 def _of_other_side(step: Step, name: str, difference: Difference) -> np.ndarray | None:
@@ -235,16 +149,25 @@ def _partner(step: Step, name: str, module: int) -> int | None:
     return step.pair_of[module].b if module in step.pair_of else None
 
 
-def _of_ranks(step: Step) -> Iterator[tuple[str, Side]]:
+def leaves_of(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the recorded tensors that a joined one is made of."""
+    for part in (part for row in tensor.parts for part in row):
+        yield from leaves_of(part)
+    if not tensor.parts:
+        yield tensor
+
+
+def sides_of_ranks(step: Step) -> Iterator[tuple[str, Side]]:
     """Yield the sides that ranks recorded, and their names."""
     yield from ((name, half) for name, half in (("A", step.a), ("B", step.b)) if is_of_ranks(half.reader))
 
 
-def _gathered(half: Side) -> Any:
+def gathered(half: Side) -> Any:
     """Return a step of the ranks of a side, put together."""
     assert is_of_ranks(half.reader)
     return half.reader.step(half.step)
 
 
-def _sorted(ranks: Iterable[int]) -> Ranks:
+def in_order(ranks: Iterable[int]) -> Ranks:
+    """Return each rank once, the lowest first."""
     return tuple(sorted(set(ranks)))

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from probe.answer.metrics import PARAMETER_ROLES
 from probe.config import RecordConfig
+from probe.damage import reading
 from probe.matching.result import View
 from probe.numbers.layouts import layout_of, state_name
 from probe.records import Phase, Role, StepState, Task
+from probe.store.reading import validation
 from probe.store.reading.reader import Reader
-from probe.verdict.tensors import Tensor, zeros
+from probe.verdict.tensors import Tensor, added, zeros
 
-PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
+GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
+_TIMED = (Phase.FORWARD, Role.PARAM), (Phase.GRADIENT, Role.PARAM_GRAD), (Phase.UPDATE, Role.DELTA)
 Place = tuple[int, str]
 """(module, canonical slot) of a parameter, or of what belongs to it"""
 
@@ -36,12 +41,15 @@ class Call:
     autocast: str
     has_gradients: bool
     is_training: bool
+    is_operation: bool = False
     inner: list[Call] = field(default_factory=list)
-    seen: dict[Role, dict[str, list[Tensor]]] = field(default_factory=dict)
+    seen: dict[Role, dict[str, Tensor]] = field(default_factory=dict)
+    when: dict[str, int] = field(default_factory=dict)
+    """its code logged a tensor first, by slot"""
 
     def of(self, role: Role) -> dict[str, Tensor]:
-        """Return the tensors of a role by slot; of gradients that came several times, the last."""
-        return {slot: found[-1] for slot, found in self.seen.get(role, {}).items()}
+        """Return the tensors of a role by slot; of gradients that came in several passes, the sum."""
+        return self.seen.get(role, {})
 
     def callers(self) -> Iterator[Call]:
         """Yield the call that made this one, the one that made that …"""
@@ -60,14 +68,22 @@ class Side:
         in the order in which they began, without those of a recomputation
     params
         by phase and role: the tensors of parameters by place
+    writes
+        by role and place: weights as calls found them, gradients and updates, with when
     values
         what the program logged, by module and slot
+    alone
+        operations without a partner: no calls
     beside
         what it logged outside of all modules, by name, and when
     recomputed
         modules that ran again in backward, but for those that another one called that did
     scalars
         numbers that the program logged, by name
+    tied
+        all names of each parameter that has several
+    given
+        the optimizer's group by the parameters that it was given, under all their names
     """
 
     def __init__(self, reader: Reader, step: int, views: Mapping[Place, View], *, begins: bool = False) -> None:
@@ -75,30 +91,49 @@ class Side:
         self.framework = reader.info.framework
         self.groups = reader.groups_of(step)
         self.scalars = reader.scalars_of(step)
-        self._names = {(p.module, p.slot): p.canonical_slot for p in reader.parameters}
+        recorded = [(p.module, p.slot) for p in reader.parameters]
+        self._names = dict(zip(recorded, (p.canonical_slot for p in reader.parameters), strict=True))
         self._names |= {place: view.name for place, view in views.items()}
-        self._axes = {(p.module, p.slot): p.axes for p in reader.parameters}
-        self._axes |= {place: view.axes for place, view in views.items() if view.axes}
-        self._optimizers = {
-            (reader.parameters[i].module, reader.parameters[i].slot): group.class_name
-            for group in self.groups
-            for i in group.parameters
-        }
-        self.places = [(p.module, self.canonical(p.module, p.slot)) for p in reader.parameters]
-        recorded = ((p.module, p.slot) for p in reader.parameters)
+        self._axes = dict(zip(recorded, (p.axes for p in reader.parameters), strict=True))
+        said = {place: view.axes for place, view in views.items() if view.axes}
+        self._turned = {place for place, axes in said.items() if axes != self._axes.get(place)}
+        self._axes |= said
+        owned = [(i, group) for group in self.groups for i in group.parameters]
+        self._optimizers = {recorded[i]: group.class_name for i, group in owned}
+        self.places = [(module, self.canonical(module, slot)) for module, slot in recorded]
         self._slots = {place: slot for place, (_, slot) in zip(self.places, recorded, strict=True)}
+        self.tied = self._tied_places()
+        self.given = {name: group for i, group in owned for name in self.tied.get(self.places[i], [self.places[i]])}
+        self._numbers = {place: number for number, place in enumerate(recorded)}
         self.phases: set[int] = set()
+        self.roles: set[int] = set()
         self._weights: dict[int, list[Place]] = defaultdict(list)
         for place in self.places:
             self._weights[place[0]].append(place)
         self.params: dict[tuple[Phase, Role], dict[Place, Tensor]] = defaultdict(dict)
+        self.writes: dict[tuple[Role, Place], list[tuple[int, Tensor]]] = defaultdict(list)
         self.values: dict[Place, list[Tensor]] = defaultdict(list)
         self.beside: dict[str, tuple[int, Tensor]] = {}
+        self.alone: list[Call] = []
         self.recomputed: dict[int, None] = {}
+        with reading(reader.path, f"step {step} of it"):
+            validation.of_step(reader.of_step("records", step), reader.of_step("calls", step))
         self.calls = self._read_calls()
         self._read_records()
         if begins and self.goes_on and not self.params.get((Phase.INIT, Role.PARAM)):
-            self._take_what_was_left()
+            for (role, place), tensor in self.left().items():
+                self.params[Phase.INIT, role].setdefault(place, tensor)
+
+    def _tied_places(self) -> dict[Place, list[Place]]:
+        """Return all names of each parameter that has several."""
+        by_path = {module.path: index for index, module in enumerate(self.reader.modules)}
+        found: dict[Place, list[Place]] = {}
+        for parameter in self.reader.parameters:
+            if len(parameter.names) > 1:
+                parts = [name.rpartition(".") for name in parameter.names]
+                places = [(by_path[o], self.canonical(by_path[o], slot)) for o, _, slot in parts if o in by_path]
+                found.update(dict.fromkeys(places, places))
+        return found
 
     def canonical(self, module: int, slot: str) -> str:
         """Return the name that torch would give to a slot of a parameter, or of what belongs to it."""
@@ -111,7 +146,7 @@ class Side:
         return f"{name}{dot}{rest}"
 
     def recorded_slot(self, module: int, name: str) -> str:
-        """Return the recorded slot of a parameter with a canonical name."""
+        """Return the recorded slot of a parameter, or of what belongs to it, with a canonical name."""
         return self._slots.get((module, name), name)
 
     def zeros(self, place: Place) -> Tensor:
@@ -135,9 +170,16 @@ class Side:
         steps = self.reader.steps
         return bool((steps["state"][steps["step"] == self.step] == StepState.ABORTED).any())
 
-    def wants(self, phase: Phase) -> bool:
-        """Return True if a phase was to be recorded."""
-        return RecordConfig.from_recording(self.reader.info.config).wants_phase(phase)
+    def wants(self, phase: Phase, module: int | None = None) -> bool:
+        """Return True if a phase, of a module, was to be recorded."""
+        config = RecordConfig.from_recording(self.reader.info.config)
+        info = self.reader.modules[module] if module is not None else None
+        return config.wants_phase(phase) and (info is None or config.wants_module(info.path, info.class_name))
+
+    @property
+    def is_in_part(self) -> bool:
+        """Whether what the model itself is given and returns was not to be recorded."""
+        return not RecordConfig.from_recording(self.reader.info.config).wants_module("", "")
 
     def weights_of(self, module: int) -> list[Place]:
         """Return the places of a module's own parameters."""
@@ -148,34 +190,17 @@ class Side:
         at = next(i for i, row in enumerate(steps) if row["step"] == self.step)
         first = int(steps["n_calls"][at - 1]) if at else 0
         found: dict[int, Call] = {}
-        columns = [
-            rows[name].tolist()
-            for name in ("module", "micro", "call", "seq", "end", "caller", "grad_enabled", "training")
-        ]
-        casts = rows["autocast"].tolist()
         again: set[int] = set()
-        for number, (module, micro, call, begin, end, caller, learns, training) in enumerate(
-            zip(*columns, strict=True)
-        ):
-            if rows["recomputed"][number]:
+        for number, row in enumerate(_as_dicts(rows)):
+            if row["recomputed"]:
                 again.add(number)
-                if caller - first not in again:
-                    self.recomputed.setdefault(module)
+                if row["caller"] - first not in again:
+                    self.recomputed.setdefault(row["module"])
                 continue
-            info, around = modules[module], found.get(caller - first)
-            found[number] = made = Call(
-                module,
-                info.path,
-                info.class_name,
-                micro,
-                call,
-                begin,
-                end,
-                around,
-                casts[number].decode(),
-                bool(learns),
-                bool(training),
-            )
+            info, around = modules[row["module"]], found.get(row["caller"] - first)
+            place = row["module"], info.path, info.class_name, row["micro"], row["call"], row["seq"], row["end"]
+            modes = row["autocast"].decode(), bool(row["grad_enabled"]), bool(row["training"]), info.is_operation
+            found[number] = made = Call(*place, around, *modes)
             if around is not None:
                 around.inner.append(made)
         return list(found.values())
@@ -184,65 +209,71 @@ class Side:
         reader = self.reader
         rows, sketches = reader.of_step("records", self.step), reader.of_step("sketches", self.step)
         by_key = {(call.micro, call.module, call.number): call for call in self.calls}
-        names = rows.dtype.names or ()
         self.phases.update(rows["phase"].tolist())
-        columns = zip(*(rows[name].tolist() for name in names), strict=True)
+        self.roles.update(rows["role"].tolist())
         has_norms_alone = (
             reader.info.config.get("task") == Task.NORMS and not rows["hash_kind"][rows["role"] != Role.INPUT].any()
         )
-        for at, (values, sketch) in enumerate(zip(columns, sketches, strict=True)):
-            row = dict(zip(names, values, strict=True))
+        for at, (row, sketch) in enumerate(zip(_as_dicts(rows), sketches, strict=True)):
             if has_norms_alone and row["role"] == Role.INPUT:  # hashes of inputs are for curves
                 continue
             role, slot, module = Role(row["role"]), reader.slots[row["slot"]], row["module"]
             is_parameter = role in PARAMETER_ROLES
             tensor = self._tensor_of(row, sketch, at)
             if is_parameter:
-                self.params[Phase(row["phase"]), role][module, self.canonical(module, slot)] = tensor
+                place = module, self.canonical(module, slot)
+                self.params[Phase(row["phase"]), role][place], self._slots[place] = tensor, slot
+                if (row["phase"], role) in _TIMED:
+                    self.writes[role, place].append((row["seq"], tensor))
                 continue
             call = by_key.get((row["micro"], module, row["call"]))
             if role is Role.VALUE:
                 self.values[module, slot].append(tensor)
                 if row["phase"] == Phase.LOSS:
                     self.beside.setdefault(slot, (row["seq"], tensor))
+                elif call is not None and slot not in call.when:
+                    call.when[slot] = row["seq"]
+                    call.seen.setdefault(role, {})[slot] = tensor
             elif call is not None:
-                call.seen.setdefault(role, {}).setdefault(slot, []).append(tensor)
+                seen = call.seen.setdefault(role, {})
+                seen[slot] = added((seen[slot], tensor)) if slot in seen and role in GRADIENTS else tensor
 
     def _tensor_of(self, row: Mapping[str, Any], sketch: np.ndarray, at: int) -> Tensor:
         """Return the tensor of a record."""
         reader, kind, place = self.reader, row["hash_kind"], (row["module"], self.reader.slots[row["slot"]])
-        axes = self._axes.get((place[0], place[1].partition(".")[0]), ()) if row["role"] in PARAMETER_ROLES else ()
-        return Tensor(
-            reader.shapes[row["shape"]],
-            row["dtype"].decode(),
-            row["norm"],
-            row["mean"],
-            row["min"],
-            row["max"],
-            (row["nan"], row["posinf"], row["neginf"]),
-            row["zeros"],
-            (row["hash_lo"], row["hash_hi"], kind) if kind else None,
-            sketch if kind and not np.isnan(sketch[0]) else None,
-            bool(row["requires_grad"]),
-            axes,
-            reader,
-            row["tensor"],
-            at,
-        )
+        owner = (place[0], place[1].partition(".")[0]) if row["role"] in PARAMETER_ROLES else (-1, "")
+        axes, shape, sums = self._axes.get(owner, ()), reader.shapes[row["shape"]], None
+        is_other_sketch = owner in self._turned and len(set(shape)) < len(shape)  # a sketch tells axes by their sizes
+        if row["role"] == Role.PARAM and row["phase"] == Phase.INIT and place in self._numbers:
+            sums = partial(reader.axis_sums, self.step, self._numbers[place], axes or range(len(shape)))
+        numbers = [row[name] for name in ("norm", "mean", "min", "max")]
+        bad = row["nan"], row["posinf"], row["neginf"]
+        key = (row["hash_lo"], row["hash_hi"], kind) if kind else None
+        known = sketch if kind and not (is_other_sketch or np.isnan(sketch[0])) else None
+        rest = bool(row["requires_grad"]), axes, reader, row["tensor"], at
+        return Tensor(shape, row["dtype"].decode(), *numbers, bad, row["zeros"], key, known, *rest, sums=sums)
 
-    def _take_what_was_left(self) -> None:
-        """Begin with the weights and buffers that the steps before left; of some that learn nothing is known."""
+    def left(self) -> dict[tuple[Role, Place], Tensor]:
+        """Return the weights and buffers that the steps before left; of some that learn nothing is known."""
         recorded, step = set(self.reader.steps["step"].tolist()), self.step - 1
+        found: dict[tuple[Role, Place], Tensor] = {}
         while step in recorded:
             rows, sketches = self.reader.of_step("records", step), self.reader.of_step("sketches", step)
             is_weight = (rows["role"] == Role.PARAM) | (rows["role"] == Role.BUFFER)
             is_known = (rows["phase"] == Phase.UPDATE) | (rows["role"] == Role.BUFFER) | (rows["requires_grad"] == 0)
             for at in np.flatnonzero(is_weight & is_known)[::-1]:
-                row = dict(zip(rows.dtype.names or (), rows[at].tolist(), strict=True))
+                row = next(_as_dicts(rows[at : at + 1]))
                 slot, module = self.reader.slots[row["slot"]], row["module"]
-                known = self.params[Phase.INIT, Role(row["role"])]
-                known.setdefault((module, self.canonical(module, slot)), self._tensor_of(row, sketches[at], -1))
+                key = Role(row["role"]), (module, self.canonical(module, slot))
+                if key not in found:
+                    found[key] = self._tensor_of(row, sketches[at], -1)
             step -= 1
+        return found
+
+
+def _as_dicts(rows: np.ndarray) -> Iterator[dict[str, Any]]:
+    names = rows.dtype.names or ()
+    return (dict(zip(names, row, strict=True)) for row in rows.tolist())
 
 
 def steps_of(reader: Reader) -> list[int]:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from probe.answer.metrics import kind_of
 from probe.numbers.fused import Fusion, fuse
-from probe.numbers.sketch import WIDTH
-from probe.numbers.statistics import as_real, dtype_of, is_float, unit_roundoff
+from probe.numbers.sketch import WIDTH, along, axes_of, outer
+from probe.numbers.statistics import as_real, unit_roundoff
 from probe.store.reading.reader import Reader
 
 Hash = tuple[int, int, int]
 """low and high 64 bits, and the kind"""
 Shape = tuple[int, ...]
-
-
-@functools.cache
-def kind_of(dtype: str) -> str:
-    """Return ``float``, ``complex`` or ``integer``."""
-    found = dtype_of(dtype)
-    return "complex" if found.kind == "c" else "float" if is_float(found) else "integer"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,10 +44,12 @@ class Tensor:
     row: int = -1
     """among the records of the step"""
     parts: tuple[tuple[Tensor, ...], ...] = ()
-    """what it is made of, in rows as for `probe.numbers.fused.fuse`"""
+    """what it is made of, in rows as for `probe.numbers.fused.fuse`; terms of a sum without a fusion"""
     fusion: Fusion | None = None
     factor: float = 1.0
     """what stored values are multiplied by"""
+    sums: Callable[[], tuple[np.ndarray, ...]] | None = None
+    """asks for the sums along the axes of a weight"""
 
     @property
     def size(self) -> int:
@@ -106,24 +101,56 @@ class Tensor:
     def times(self, factor: float) -> Tensor:
         """Return a multiple."""
         low, high = sorted((self.low * factor, self.high * factor))
-        return replace(
-            self,
-            norm=self.norm * abs(factor),
-            mean=self.mean * factor,
-            low=low,
-            high=high,
-            hash=None,
-            sketch=None if self.sketch is None else self.sketch * factor,
-            factor=self.factor * factor,
-        )
+        sketch = None if self.sketch is None else self.sketch * factor
+        made = replace(self, norm=self.norm * abs(factor), mean=self.mean * factor, low=low, high=high, hash=None)
+        return replace(made, sketch=sketch, factor=self.factor * factor)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its values, which are no integers, lie in the recording as they are laid."""
+        is_whole = self.has_values and not self.parts and self.factor == 1
+        return is_whole and list(self.axes) == sorted(self.axes) and self.kind != "integer"
+
+    def place(self, at: int) -> tuple[int, ...] | None:
+        """Return the index of an element, given flat in canonical order; None for scalars."""
+        at = at // 2 if self.kind == "complex" else at
+        if not 0 <= at < self.size or not self.shape:
+            return None
+        place = np.unravel_index(at, self.laid)
+        axes = self.axes if len(self.axes) == len(self.shape) else range(len(self.shape))
+        return tuple(int(index) for _, index in sorted(zip(axes, place, strict=True)))
+
+    def stream(self, chunk: int, into: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield stored values, flat and some at a time; ``into`` is a buffer that the next ones overwrite."""
+        assert self.reader is not None
+        return map(as_real, self.reader.parts(self.stored, chunk, into))
+
+    def part(self, box: Sequence[slice]) -> np.ndarray:
+        """Return the values in a box of its form: of a tensor that lies as it is laid, no others are read."""
+        if not self.is_stored:
+            return self.values()[tuple(box)]
+        assert self.reader is not None
+        return as_real(self.reader.block(self.stored, box))
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """The sums of a weight's rows, which are as far apart as weights are; None if they are not known."""
+        if not self.parts:
+            sums = self.sums() if self.sums is not None else ()
+            return sums[0].astype(np.float64) if sums else None
+        fusion, known = self.fusion or Fusion(), [part.rows for part in self.parts[0]]
+        if len(self.parts) > 1 or fusion.axis or fusion.stacked or fusion.shape:
+            return None
+        return None if any(each is None for each in known) else fuse([known], fusion)
 
     def values(self) -> np.ndarray:
         """Return the values in canonical order without axes of size 1: float64, integers, complex as pairs."""
         if self.parts:
-            found = fuse(
-                [[part.values().reshape(part.laid) for part in row] for row in self.parts], self.fusion or Fusion()
-            )
-            found = found.reshape(self.form)
+            if self.fusion is None:  # terms of a sum, which may lie with other axes of size 1
+                found = sum((part.values() for part in self.parts[0]), np.zeros(self.form))
+            else:
+                parts = [[part.values().reshape(part.laid) for part in row] for row in self.parts]
+                found = fuse(parts, self.fusion).reshape(self.form)
             return found if self.factor == 1 else found * self.factor
         assert self.reader is not None
         found = self.reader.values(self.stored)
@@ -141,20 +168,13 @@ def joined(rows: Sequence[Sequence[Tensor]], fusion: Fusion, shape: Shape) -> Te
     parts = [part for row in rows for part in row]
     if len(parts) == 1 and not fusion.reorders:
         return parts[0]
-    total = max(sum(part.size for part in parts), 1)
-    return Tensor(
-        shape,
-        parts[0].dtype,
-        math.sqrt(sum(part.norm**2 for part in parts)),
-        sum(part.mean * part.size for part in parts) / total,
-        min(part.low for part in parts),
-        max(part.high for part in parts),
-        tuple(sum(part.bad[i] for part in parts) for i in range(3)),
-        sum(part.zeros for part in parts),
-        learns=any(part.learns for part in parts),
-        parts=tuple(map(tuple, rows)),
-        fusion=fusion,
-    )
+    norm = math.sqrt(sum(part.norm**2 for part in parts))
+    mean = sum(part.mean * part.size for part in parts) / max(sum(part.size for part in parts), 1)
+    ends = min(part.low for part in parts), max(part.high for part in parts)
+    bad = tuple(sum(part.bad[i] for part in parts) for i in range(3))
+    count, learns = sum(part.zeros for part in parts), any(part.learns for part in parts)
+    made = Tensor(shape, parts[0].dtype, norm, mean, *ends, bad, count, learns=learns)
+    return replace(made, parts=tuple(map(tuple, rows)), fusion=fusion)
 
 
 def zeros(shape: Shape, dtype: str, axes: tuple[int, ...]) -> Tensor:
@@ -165,10 +185,23 @@ def zeros(shape: Shape, dtype: str, axes: tuple[int, ...]) -> Tensor:
 
 def added(terms: Sequence[Tensor]) -> Tensor:
     """Return the sum of tensors, of which only the sketch is known: sketches are linear."""
-    first = terms[0]
     is_known = all(term.sketch is not None for term in terms)
     sketch = np.sum([term.sketch for term in terms], axis=0) if is_known else None
-    unknown = math.nan
-    return Tensor(
-        first.shape, first.dtype, unknown, unknown, unknown, unknown, (0, 0, 0), 0, sketch=sketch, axes=first.axes
-    )
+    first, unknown = terms[0], [math.nan] * 4
+    return Tensor(first.shape, first.dtype, *unknown, (0, 0, 0), 0, sketch=sketch, axes=first.axes)
+
+
+def with_bias(output: Tensor, bias: Tensor) -> Tensor:
+    """Return an output with a vector added to each of its rows, as sketches and values know it."""
+    axes, own = axes_of(output.shape), bias.sketch
+    if len(axes) > 1 and axes[-1].rank:  # keys that the vector alone does not have: its elements are needed
+        elements = bias.values() if bias.has_values else bias.rows
+        own = None if elements is None else along(axes[-1], elements)
+    rows = outer([own, *(along(axis, np.ones(axis.size)) for axis in axes[:-1])]) if own is not None else None
+    return replace(added((output, replace(bias, sketch=rows))), parts=((output, bias),), learns=output.learns)
+
+
+def less(a: Tensor, b: Tensor) -> Tensor | None:
+    """Return the difference of two tensors of one side, as their sketches tell it; None without."""
+    found = added((a, b.times(-1)))
+    return None if found.sketch is None else replace(found, norm=float(np.linalg.norm(found.sketch)), learns=a.learns)

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.checks.data import Data, check_data
 from probe.checks.data.batches import as_mask
 from probe.checks.data.labels import Habit, Shift, habit_of, shift_of
@@ -21,6 +19,8 @@ from probe.checks.outcome import State, Status
 from probe.records import ModuleInfo
 from tests.cli.running import run as run_command
 from tests.golden_files import golden
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 ROWS, PAD = 50, 0
 IDS = np.array([[1, 7, 9, 30, 12, 2], [1, 8, 44, 2, 0, 0], [1, 5, 6, 21, 2, 0]])

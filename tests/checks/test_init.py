@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.checks.initial import check_init
 from probe.checks.initial.checking import Kind, Trait
 from probe.checks.initial.distributions import (
@@ -29,6 +27,8 @@ from probe.demo import FOLDER, MAPPING, RECORDINGS
 from probe.errors import ConfigError
 from tests.cli.running import run as run_command
 from tests.golden_files import golden
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 WIDTH, LAYERS = 48, 4
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, operation
 from probe.checks.outcome import State, Status
 from probe.checks.overflow import Overflow, check_overflow
 from probe.checks.overflow.birth import Origin
@@ -21,6 +19,8 @@ from probe.errors import StoreError
 from probe.records import Phase, Role
 from tests.cli.running import run as run_command
 from tests.golden_files import golden
+from tests.toy import nn
+from tests.toy.tensor import Tensor, operation
 from tests.toys import MLP, Block, batch, gpt, loss_of, module, plain_step, record, replaced
 
 Model = nn.Module

@@ -56,12 +56,12 @@ def codes(found: Weights) -> list[str]:
 
 def test_another_run_of_the_same_training_passes(tmp_path: Path) -> None:
     found = held(tmp_path, trained(1))
-    assert found.status is Status.CLEAN and len(found.rows) == COUNT and not found.fresh
+    assert found.status is Status.CLEAN and len(found.weights) == COUNT and not found.never_loaded
 
 
 def test_the_numbers_are_numpys(tmp_path: Path) -> None:
     a, b = trained(), trained(1)
-    row = next(row for row in held(tmp_path, b).rows if row.name_b == "layers.2.up.weight")
+    row = next(row for row in held(tmp_path, b).weights if row.name_b == "layers.2.up.weight")
     for numbers, array in ((row.a, a[row.name_a]), (row.b, b[row.name_b])):
         wide = array.astype(np.float64)
         assert (numbers.mean, numbers.variance, numbers.norm) == pytest.approx(
@@ -207,14 +207,14 @@ def unlike_anything(state: Arrays) -> Arrays:
 def test_what_was_never_loaded(tmp_path: Path, change: Callable[[Arrays], Arrays], why: str) -> None:
     found = held(tmp_path, change(trained(1)))
     assert codes(found) == ["weights-never-loaded"] and found.found[0].facts["why"] == why
-    assert len(found.fresh) == 1 and found.fresh[0].startswith("layers.2.")
+    assert len(found.never_loaded) == 1 and found.never_loaded[0].startswith("layers.2.")
 
 
 def test_of_two_trainings_from_different_weights_only_a_fresh_one_is_named(tmp_path: Path) -> None:
     rng = np.random.default_rng(77)
     other = {name: rng.permutation(each.reshape(-1)).reshape(each.shape) for name, each in trained().items()}
     assert held(tmp_path, dict(other)).status is Status.CLEAN
-    assert held(tmp_path, fresh(dict(other))).fresh == ("layers.2.up.weight",)
+    assert held(tmp_path, fresh(dict(other))).never_loaded == ("layers.2.up.weight",)
 
 
 def test_a_trained_weight_that_is_by_chance_like_a_fresh_one_is_not_named(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_a_trained_weight_that_is_by_chance_like_a_fresh_one_is_not_named(tmp_pa
     for state, std in ((a, 0.0235), (b, 0.02)):
         state["layers.2.up.weight"] = (rng.standard_normal((2 * WIDTH, WIDTH)) * std).astype(np.float32)
     found = held(tmp_path, b, a)
-    row = next(row for row in found.rows if row.name_b == "layers.2.up.weight")
-    assert (row.like_a, row.like_b) == ("", "normal(0, 0.02)") and not found.fresh
+    row = next(row for row in found.weights if row.name_b == "layers.2.up.weight")
+    assert (row.like_a, row.like_b) == ("", "normal(0, 0.02)") and not found.never_loaded
 
 
 def test_what_is_still_equal_to_the_fresh_initialisation(tmp_path: Path) -> None:
@@ -237,7 +237,10 @@ def test_what_is_still_equal_to_the_fresh_initialisation(tmp_path: Path) -> None
     path = saved(tmp_path / "init.safetensors", init)
     assert held(tmp_path, dict(b)).status is Status.CLEAN
     found = held(tmp_path, dict(b), init=path)
-    assert found.fresh == ("layers.4.up.weight",) and found.found[0].facts["why"] == "equal to the fresh initialisation"
+    assert (
+        found.never_loaded == ("layers.4.up.weight",)
+        and found.found[0].facts["why"] == "equal to the fresh initialisation"
+    )
 
 
 def test_nan_is_found(tmp_path: Path) -> None:
@@ -253,8 +256,8 @@ def test_nan_is_found(tmp_path: Path) -> None:
 def test_wrappers_prefixes_and_transposed_weights(tmp_path: Path) -> None:
     b = {f"module.model.{name}": np.ascontiguousarray(each.T) for name, each in trained(1).items()}
     found = held(tmp_path, b)
-    assert found.status is Status.CLEAN and len(found.rows) == COUNT
-    assert all(row.correlation > 0.9 for row in found.rows)
+    assert found.status is Status.CLEAN and len(found.weights) == COUNT
+    assert all(row.correlation > 0.9 for row in found.weights)
 
 
 def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
@@ -290,7 +293,7 @@ def test_packed_weights_by_a_mapping_and_recordings_of_the_structures(tmp_path: 
     assert facts["names"] == ("decoder.layers.4.self_attention.linear_qkv.weight",) and facts["norm"] == pytest.approx(
         1.5
     )
-    assert sum(row.is_equal for row in found.rows) == len(found.rows) - 1
+    assert sum(row.is_equal for row in found.weights) == len(found.weights) - 1
 
 
 # The command

@@ -11,9 +11,9 @@ import numpy as np
 from click.testing import CliRunner, Result
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.commands.cli import main
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 WIDTHS = [80, 100, 120, 200]
 

@@ -9,10 +9,11 @@ import h5py
 import pytest
 from rich.cells import cell_len
 
-from benchmarks.settings.pairs import FOLDER
 from tests.cli.running import WIDTHS, net, record, run
 from tests.golden_files import golden
+from tests.programs import ROOT
 
+FOLDER = ROOT / "benchmarks" / "settings" / "configurations"
 PLAIN = ("qwen2-0.5b.config.json", "qwen2-0.5b.mindspeed.sh")
 
 
@@ -110,10 +111,10 @@ def test_info_diff(folder: Path) -> None:
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is set, and no device is there."""
-    monkeypatch.setattr("probe.settings.process._variables", lambda: {})
-    monkeypatch.setattr("probe.settings.process._devices", lambda: [])
-    monkeypatch.setattr("probe.settings.process.importlib.metadata.version", lambda name: {"torch": "2.13.0"}[name])
-    monkeypatch.setattr("probe.settings.process.importlib.metadata.PackageNotFoundError", KeyError)
+    monkeypatch.setattr("probe.settings.environment._variables", lambda: {})
+    monkeypatch.setattr("probe.settings.environment._devices", lambda: [])
+    monkeypatch.setattr("probe.settings.environment.importlib.metadata.version", lambda name: {"torch": "2.13.0"}[name])
+    monkeypatch.setattr("probe.settings.environment.importlib.metadata.PackageNotFoundError", KeyError)
 
 
 def test_check_env_of_this_process(clean: None) -> None:
@@ -132,7 +133,7 @@ def test_check_env_names_variables_without_effect(clean: None, monkeypatch: pyte
         "FLAGS_cudnn_deterministic": "1",
         "PYTHONHASHSEED": "0",
     }
-    monkeypatch.setattr("probe.settings.process._variables", lambda: given)
+    monkeypatch.setattr("probe.settings.environment._variables", lambda: given)
     result = run("check", "env", "--json")
     found = json.loads(result.stdout)["environments"][0]
     assert result.exit_code == 1
@@ -155,7 +156,7 @@ def test_check_env_names_variables_without_effect(clean: None, monkeypatch: pyte
 def test_check_env_names_dtypes_that_a_device_lacks(
     device: str, lacking: set[str], clean: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.settings.process._devices", lambda: [device])
+    monkeypatch.setattr("probe.settings.environment._devices", lambda: [device])
     result = run("check", "env", "--json")
     assert {each["dtype"] for each in json.loads(result.stdout)["environments"][0]["lacking"]} == lacking
     assert result.exit_code == 0, "nothing is known to use it"

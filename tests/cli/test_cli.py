@@ -22,12 +22,12 @@ from rich.cells import cell_len
 
 import probe
 from probe._version import __version__
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.commands.cli import compare_command
 from probe.report.table import COLUMNS
 from tests.cli.running import WIDTHS, Half, Layer, Net, Scale, layer, net, pair, record, run, runner_with
 from tests.golden_files import golden
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 
 class Other(nn.Module):

@@ -202,7 +202,7 @@ def test_an_error_in_probe_itself_is_no_divergence(
         raise error
 
     pair(net(), net())
-    monkeypatch.setattr("probe.comparison.run.compare", fails)
+    monkeypatch.setattr("probe.comparing.compare", fails)
     environment = {} if debug is None else {"PROBE_DEBUG": debug}
     runner = runner_with(environment)
     for result in (

@@ -11,7 +11,7 @@ import h5py
 import pytest
 
 import probe
-from probe.comparison.result import Kind, Verdict
+from probe.answer.result import Kind, Verdict
 from probe.demo import FOLDER, MAPPING, RECORDINGS
 from probe.records import Phase
 from probe.store.schema import VERSION

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
 from tests.cli.running import run
 from tests.golden_files import golden
+from tests.toy import nn
 from tests.toys import GPT, Block, batch, gpt
 
 MAP = "GPT:\n  layers: layers\n"

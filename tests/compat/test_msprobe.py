@@ -12,12 +12,12 @@ import pytest
 
 import probe
 from probe import session
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.compat import msprobe
 from probe.compat.msprobe import PrecisionDebugger
 from probe.errors import ConfigError, ProbeWarning
 from probe.testing import Recording, sample
+from tests.toy import nn
+from tests.toy.tensor import Tensor, no_grad
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,17 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import probe
-from probe.compat import dump_settings
+from probe import dump_settings
 from probe.compat.compare_json import read_compare_json
-from probe.compat.dump_settings import DUMP, FIELDS, LEVELS, MINDSTUDIO, TASK_SECTION, TASKS
 from probe.config import RecordConfig
+from probe.dump_settings import DUMP, FIELDS, LEVELS, MINDSTUDIO, TASK_SECTION, TASKS
 from probe.errors import ConfigError, ProbeWarning, StoreError
 from probe.records import Phase, Task
 from tests.cli.running import net, record, run
@@ -68,9 +69,7 @@ def test_the_examples_of_the_guides() -> None:
         Task.STATISTICS, (range(0, 1),), None, None, None,
     )  # fmt: skip
     assert config.folder == "/home/data_dump"
-    assert config.said == (
-        "mindstudio-probe: level mix: operations between modules are not recorded (docs/reference/other-tools.md)"
-    )
+    assert (config.level, config.said) == ("mix", "")
     config = meant(DUMP_EXAMPLE)
     assert (config.task, config.ranks, config.folder, config.said) == (Task.TENSOR, None, "/absolute_path", "")
     assert [step for step in range(200) if config.wants_step(step)] == [0, 5, 6, 7, 8, *range(100, 121)]
@@ -135,7 +134,7 @@ def test_what_is_not_done_is_said_in_one_line() -> None:
         {"level": "L1", "dump_enable": True, "statistics": {"slice": [{"dim": 0}], "bench_path": "x", "lisst": ["a"]}}
     ).said
     assert said == (
-        "mindstudio-probe: level L1: operations are not recorded, modules are; dump_enable: the file is not watched for changes; "
+        "mindstudio-probe: dump_enable: the file is not watched for changes; "
         "bench_path: record both sides, then probe compare; slice: whole tensors are recorded; unknown field lisst: ignored "
         "(docs/reference/other-tools.md)"
     )
@@ -146,7 +145,7 @@ def test_what_is_not_done_is_said_in_one_line() -> None:
     [
         ({"task": "acc_check", "rank": []}, "task='acc_check' of mindstudio-probe: probe has no such task: it runs single operations again"),
         ({"task": "free", "dump_path": "x"}, "task='free' of mindstudio-probe: expected one of statistics, tensor, "),
-        ({"level": "L2"}, "level='L2' of mindstudio-probe: probe records modules, not kernels: use L0"),
+        ({"level": "L2"}, "level='L2' of mindstudio-probe: probe records modules and operations, not kernels"),
         ({"dump_enable": False}, "dump_enable=False of mindstudio-probe: it would record nothing"),
         ({"rank": [0, "6-4"]}, """rank=[0, '6-4'] of mindstudio-probe: '6-4' is no rank; expected for example [0, "4-6"]"""),
         ({"rank": 0}, "rank=0 of mindstudio-probe: expected a list; [] means all"),
@@ -190,12 +189,12 @@ def test_the_level_debug_records_what_is_saved_alone() -> None:
 
 def test_dump_path_is_a_folder_that_is_made(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**EXAMPLE, "dump_path": "some/where"}))
-    with pytest.warns(ProbeWarning, match=r"probe: config\.json: mindstudio-probe: level mix") as caught:
+    with pytest.warns(ProbeWarning, match="level='mix': numpy shows no operations") as caught:
         path = probe.start(gpt(), config="config.json")
     assert len(caught) == 1
     assert path is not None and path.parent == Path("some/where") and re.fullmatch(r"probe-[\d-]+\.h5", path.name)
     probe.stop()
-    with pytest.warns(ProbeWarning, match="level mix"):
+    with pytest.warns(ProbeWarning, match="level='mix'"):
         assert probe.start(gpt(), "mine.h5", config="config.json") == Path("mine.h5")
 
 
@@ -285,14 +284,12 @@ def test_a_compare_json_that_cannot_be_used(content: str, text: str) -> None:
 
 HEAD = """# Other tools' configuration and calls
 
-This page says what becomes of a configuration of mindstudio-probe or of MindSpore's Dump, and of scripts that call mindstudio-probe or
-reprod_log or PaDiff. [recording.md](../guide/recording.md#other-tools-configuration) shows how to use it.
+`probe.start(model, config="config.json")` takes the configuration of mindstudio-probe or of MindSpore's Dump as it is, told by its fields
+([how to use it](../guide/recording.md#other-tools-configuration)). Arguments of `probe.start` come first. One warning names what is not done (*named* below); what would
+record something else than was meant is an error. The page ends with scripts that call mindstudio-probe, reprod_log or PaDiff.
 
-`probe.start(model, config="config.json")` takes these files as they are. It knows them by their fields. What is not done as they say is named
-once, in one warning; what would be another recording than was meant is an error. Arguments of `probe.start` come first.
-
-The tables are made from `FIELDS`, `TASKS` and `LEVELS` in `probe/compat/dump_settings.py` (`OVERWRITE_GOLDEN=1 python -m pytest tests/compat/test_other_tools.py`).
-They have every field that mindstudio-probe 26.2.0 reads, and those of earlier versions and of MindSpore 2.10.
+The tables are made from `probe/dump_settings.py` (`OVERWRITE_GOLDEN=1 python -m pytest tests/compat/test_other_tools.py`).
+They have every field of mindstudio-probe 26.2.0 and earlier, and of MindSpore 2.10.
 """
 
 
@@ -308,13 +305,14 @@ def page() -> str:
         ("At the top:", MINDSTUDIO, ""), ("In the section that is named after the task:", MINDSTUDIO, TASK_SECTION),
     ):  # fmt: skip
         out += [f"{title}\n", fields_of(tool, where)]
-    tasks = [(f"`{name}`", f"`{task}`" if task else "an error", remark) for name, (task, remark) in TASKS.items()]
-    out += [table("task", "becomes", "what is different", rows=tasks)]
-    levels = [
-        (f"`{name}`", "an error" if lacks is None else "`module`", LEVEL_WORDS.get(name, f"named: {lacks}"))
-        for name, lacks in LEVELS.items()
+    tasks = [
+        (f"`{name}`", f"{f'`{task}`' if task else 'an error'}: {remark}") for name, (task, remark) in TASKS.items()
     ]
-    out += [table("level", "becomes", "what is different", rows=levels)]
+    out += [table("task", "becomes", rows=tasks)]
+    levels = [
+        (f"`{name}`", f"{f'`{level}`' if level else 'an error'}: {LEVEL_WORDS[name]}") for name, level in LEVELS.items()
+    ]
+    out += [table("level", "becomes", rows=levels)]
     out += ["## MindSpore: Dump\n"]
     for where in ("common_dump_settings", "e2e_dump_settings"):
         out += [f"In `{where}`:\n", fields_of(DUMP, where)]
@@ -323,14 +321,18 @@ def page() -> str:
 
 LEVEL_WORDS = {
     "L0": "the same",
+    "L1": "operations, and what the model itself is given and returns",
+    "mix": "modules and the operations inside them",
     "debug": "only what `PrecisionDebugger.save` or `probe.log` is given is recorded",
     "L2": "kernels are not recorded",
 }
 
 
 def fields_of(tool: str, where: str) -> str:
-    rows = [(f"`{row.name}`", row.becomes, row.remark) for row in FIELDS if (row.tool, row.section) == (tool, where)]
-    return table("field", "becomes", "how, or what is not done", rows=rows)
+    found = [row for row in FIELDS if (row.tool, row.section) == (tool, where)]
+    alike = groupby(found, lambda row: row.remark if row.becomes == "–" else f"{row.becomes}: {row.remark}")
+    rows = [(", ".join(f"`{row.name}`" for row in group), said) for said, group in alike]
+    return table("field", "becomes, or why not", rows=rows)
 
 
 def test_the_page_is_what_the_table_says() -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.curve_comparison.reading.events import read_events
 from probe.store.reading.reader import Reader
 from probe.testing import sample
 from tests.cli.running import run
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.toys import gpt, module, plain_step, record, replaced
 
 pytest.importorskip("tensorboardX")

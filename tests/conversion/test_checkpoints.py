@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from benchmarks.fuzz.seeds import torch_legacy
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.stored import blocks
 from probe.errors import ConversionError
+from tests.saved import torch_legacy
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 COMMON = [np.dtype(name) for name in ("f4", "f8", "f2", "i8", "i4", "i2", "i1", "u1", "?")] + [BFLOAT16]

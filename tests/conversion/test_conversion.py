@@ -15,7 +15,7 @@ from probe.conversion import convert_weights, plan_for
 from probe.conversion.structure import Structure, Weight
 from probe.errors import ConversionError, MappingError
 from probe.numbers.layouts import Layout
-from tests.structures import ALIASES, LINEAR, PADDLE, TORCH, Modules, as_paddle, equal, state_of, structure
+from tests.published.structures import ALIASES, LINEAR, PADDLE, TORCH, Modules, as_paddle, equal, state_of, structure
 
 
 def test_weights_lie_as_the_other_framework_wants_them() -> None:

@@ -15,7 +15,7 @@ from probe.conversion.structure import Structure
 from probe.errors import ConversionError, MappingError
 from probe.numbers import fused
 from probe.numbers.fused import Fusion
-from tests.structures import Arrays, Modules, state_of, structure
+from tests.published.structures import Arrays, Modules, state_of, structure
 
 HEADS, WIDTH, FFN, EXPERTS = 4, 8, 6, 3
 WHOLE: Modules = {

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 import probe
-from probe.adapters.numpy import nn
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
 from probe.commands.cli import main
 from probe.conversion import convert_checkpoint
 from probe.conversion.structure import Structure
 from probe.errors import ConversionError
-from tests.structures import TORCH, Arrays, as_paddle, equal, state_of, structure
+from tests.published.structures import TORCH, Arrays, as_paddle, equal, state_of, structure
+from tests.toy import nn
 
 
 def written(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ConversionError, NotRecordedError
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 
 def nets() -> tuple[nn.Module, nn.Module]:

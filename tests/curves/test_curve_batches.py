@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.curve_comparison.result import Sample
 from probe.errors import NotRecordedError
 from probe.records import HashKind
 from probe.store.reading.reader import Reader
 from probe.testing import Recording
+from tests.toy import nn
+from tests.toy.tensor import Tensor, no_grad
 
 VOCABULARY = 30
 FAULT = 12

@@ -10,7 +10,7 @@ import pytest
 
 import probe
 from probe.errors import ConfigError
-from tests.curve_runs import losses, write_csv
+from tests.curves.curve_runs import losses, write_csv
 from tests.curves.test_curves import command
 from tests.golden_files import golden
 

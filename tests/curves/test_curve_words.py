@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.adapters.numpy import nn
-from probe.comparison.result import Verdict
+from probe.answer.result import Verdict
 from probe.curve_comparison import curves
-from probe.curve_comparison.showing import text
 from probe.errors import StoreError
-from tests import curve_runs
-from tests.curve_runs import Model, losses, train, wave, write_csv
+from probe.report.curves import text
+from tests.curves import curve_runs
+from tests.curves.curve_runs import Model, losses, train, wave, write_csv
+from tests.toy import nn
 
 BY_NAME = (
     "gradient norms are paired by the names of parameters; where these are others on the two sides, give a layer mapping "

@@ -16,15 +16,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.commands.cli import main
 from probe.curve_comparison import CurveComparison
 from probe.curve_comparison.reading.recorded import BEFORE_CLIPPING, TOTAL
-from probe.curve_comparison.showing.table import COLUMNS
-from tests import curve_runs
-from tests.curve_runs import Model, losses, megatron, mindformers, train, wave, write_csv
+from probe.report.curves.table import COLUMNS
+from tests.curves import curve_runs
+from tests.curves.curve_runs import Model, losses, megatron, mindformers, train, wave, write_csv
 from tests.golden_files import golden
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.toys import scaled_gradient
 
 FAULT = 417
@@ -98,7 +98,7 @@ def test_norms_of_clipped_gradients_are_said_to_be_that(tmp_path: Path) -> None:
         norms[count:] = np.linspace(0.2, 0.9, 20 - count)
         paths = [write_csv(tmp_path / f"{side}{count}.csv", loss=losses(20), grad_norm=norms) for side in "ab"]
         found = probe.curves(*paths)
-        assert any(text.startswith(said) for text in found.standard.rests_on) is is_said
+        assert any(str(each).startswith(said) for each in found.standard.rests_on) is is_said
 
 
 @pytest.mark.thorough

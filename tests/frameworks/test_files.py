@@ -12,7 +12,7 @@ import pytest
 
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
 from probe.conversion import convert_checkpoint
-from tests.structures import Modules, state_of, structure
+from tests.published.structures import Modules, state_of, structure
 
 HERE = Path(__file__).parent
 NET: Modules = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.comparison.exemptions.known_differences import KNOWN_DIFFERENCES
+from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES
 
 REPO = Path(__file__).parents[2]
 GUIDE = (REPO / "docs" / "guide" / "torch-to-paddle.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import probe
-from probe.comparison.result import Verdict
+from probe.answer.result import Verdict
 from probe.errors import ConversionError, ProbeWarning
 
 torch = pytest.importorskip("torch")

@@ -16,36 +16,25 @@ MOST_METHODS = 20
 MOST_FILES = 16
 DEEPEST = 2
 """an interface, and what implements it"""
-HIERARCHIES = {"errors", "adapters/numpy/nn"}
-"""exceptions, and the modules of a framework"""
+HIERARCHIES = {"errors"}
+"""exceptions"""
 LONG: set[str] = set()
 LARGE = {
     "adapters/base:Adapter",
     "adapters/mindspore/adapter:MindSporeAdapter",
-    "adapters/numpy/adapter:NumpyAdapter",
     "adapters/paddle/adapter:PaddleAdapter",
     "adapters/torch/adapter:TorchAdapter",
-    "comparison/steps/dataflow:Flow",
-    "comparison/steps/events:StepPairs",
-    "comparison/steps/side:Side",
-    "diagnosis/evidence:Evidence",
     "mapping/parsing:_Parser",
-    "matching/automatic/line:Line",
-    "matching/draft:_Draft",
-    "matching/walk:Walk",
     "ranks/reader:RanksReader",
     "recorder/recorder:Recorder",
     "recorder/updates:Updates",
     "store/reading/reader:Reader",
     "store/writing/disk:Disk",
     "store/writing/writer:Writer",
+    "verdict/steps/step:Step",
 }
 FULL: set[str] = set()
 DEEP = {
-    "comparison/noise/measured:FurtherRuns",
-    "comparison/noise/measured:Reference",
-    "comparison/noise/measured:_FurtherRunsStep",
-    "comparison/noise/measured:_ReferenceStep",
     "testing/contract:AdapterContract",
     "testing/observations:ObservationContract",
 }

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import probe
-from probe.comparison.result import Verdict
+from probe.answer.result import Verdict
 
 REPO = Path(__file__).parents[2]
 WITHOUT_POSIX = """

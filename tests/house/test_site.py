@@ -73,7 +73,7 @@ def test_every_public_name_is_expanded() -> None:
     text = shown((DOCS / HOOK.API).read_text(encoding="utf-8"), HOOK.API)
     expanded = set(re.findall(r"^::: (.*)$", text, re.MULTILINE))
     assert {f"probe.{name}" for name in probe.__all__ if name != "__version__"} <= expanded
-    assert "probe.comparison.answer.Comparison" in expanded
+    assert "probe.answer.comparison.Comparison" in expanded
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))

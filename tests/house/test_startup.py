@@ -13,9 +13,9 @@ import click
 import pytest
 
 import probe
+from probe.answer.presets import PRESETS
 from probe.commands.cli import main
-from probe.commands.defaults import PRESET_NAMES
-from probe.comparison.noise.presets import PRESETS
+from probe.defaults import PRESET_NAMES
 from tests.cli.running import record
 from tests.house.test_layers import belongs
 
@@ -28,9 +28,9 @@ FOR_HELP = {
     "probe._version",
     "probe.commands",
     "probe.commands.cli",
-    "probe.commands.defaults",
+    "probe.defaults",
     "probe.errors",
-    "probe.commands.summaries",
+    "probe.commands.shared",
 }
 NOT_TO_COMPARE = [
     "session", "recorder", "recording", "store.writing.writer", "reproducibility", "conversion", "checkpoints",
@@ -39,14 +39,14 @@ NOT_TO_COMPARE = [
 ]  # fmt: skip
 WHERE_IT_IS_ASKED_FOR = [
     "ranks.reader", "ranks.dims", "ranks.gathering", "ranks.joining", "ranks.elsewhere",
-    "mapping.parsing", "mapping.reading", "mapping.judging_files", "settings", "comparison.settings",
-    "comparison.acceptance", "comparison.noise.presets", "comparison.noise.fixed", "comparison.noise.measured",
-    "comparison.noise.other_runs", "comparison.ahead", "comparison.resuming", "scheduling", "report.acceptance",
+    "mapping.parsing", "mapping.reading", "mapping.judging_files", "settings.table", "settings.comparing", "answer.settings",
+    "answer.acceptance", "answer.presets", "diagnosis.accepting", "verdict.noise.fixed",
+    "verdict.ahead", "scheduling", "report.acceptance",
 ]  # fmt: skip
 """ranks, a mapping, settings that differ, a preset, tolerances, further runs, a scheduler"""
 WHERE_SOMETHING_IS_FOUND = [
     "report.branch", "matching.automatic.outline", "matching.automatic.completing", "matching.automatic.weights.packing",
-    "diagnosis.choosing", "diagnosis.table", "comparison.optimizer.naming", "matching.automatic.line",
+    "diagnosis.choosing", "diagnosis.table", "diagnosis.optimizer.naming", "matching.automatic.line",
     "matching.automatic.regions",
 ]  # fmt: skip
 CALL = """
@@ -91,7 +91,7 @@ def test_importing_probe_loads_nothing_else() -> None:
 def test_a_public_name_loads_what_it_needs_when_it_is_first_used() -> None:
     loaded = ours(loaded_after("import probe; probe.start; assert 'start' in vars(probe)"))
     assert {"probe.session", "probe.recorder"} <= loaded
-    assert not [name for name in loaded if belongs(name.removeprefix("probe."), ["comparison", "matching", "report"])]
+    assert not [name for name in loaded if belongs(name.removeprefix("probe."), ["verdict", "matching", "report"])]
 
 
 def test_type_checkers_see_what_is_loaded() -> None:
@@ -177,7 +177,7 @@ def test_comparing_loads_what_comparing_needs(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5"), record(tmp_path / "b.h5")
     everything = loaded_by([str(a), str(b)], "compare_command")
     loaded = {name.removeprefix("probe.") for name in ours(everything)}
-    assert "comparison.run" in loaded
+    assert "comparing" in loaded
     assert not {"multiprocessing", "concurrent.futures.process", "yaml"} & everything
     apart = [*NOT_TO_COMPARE, *WHERE_IT_IS_ASKED_FOR, *WHERE_SOMETHING_IS_FOUND]
     assert not [name for name in loaded if belongs(name, apart)]
@@ -197,7 +197,7 @@ def test_what_is_asked_for_is_loaded_for_it(tmp_path: Path) -> None:
         str(tmp_path / "found"),
     ]
     loaded = {name.removeprefix("probe.") for name in ours(loaded_by([str(a), str(b), *options], "compare_command"))}
-    assert {"comparison.noise.fixed", "comparison.acceptance.deciding", "mapping.parsing", "comparison.ahead"} <= loaded
+    assert {"verdict.noise.fixed", "mapping.parsing", "verdict.ahead"} <= loaded
     assert not [name for name in loaded if belongs(name, NOT_TO_COMPARE)]
 
 

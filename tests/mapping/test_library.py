@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.matching.pairs import OTHER_TREES, PAIRS, ModelPair
-from benchmarks.matching.score import judged, relations_of
-from benchmarks.matching.truth import Truth, read_truth
 from probe.commands.cli import main
 from probe.mapping import library, load_mapping
 from probe.matching import Direction, Matching, match
@@ -26,7 +23,10 @@ from probe.numbers.fused import Fusion, whole_shape
 from probe.records import ParameterInfo
 from probe.structure.printed import Printed, write_structure
 from probe.structure.tree import Tree
-from tests.trees import DATA
+from tests.published.pairs import OTHER_TREES, PAIRS, ModelPair
+from tests.published.score import judged, relations_of
+from tests.published.trees import DATA
+from tests.published.truth import Truth, read_truth
 
 LIBRARY = {
     "mindspeed-mm/qwen2.5-vl": "qwen2.5-vl",
@@ -53,7 +53,7 @@ LIBRARY = {
     "mindformers/megatron-llama": "llama-mindformers-megatron",
     "mindformers/megatron-qwen2": "qwen2-mindformers-megatron",
 }
-"""by name the pair of models, in `benchmarks.matching.pairs`, that proves it"""
+"""by name the pair of models, in `tests.published.pairs`, that proves it"""
 TREES = {
     **LIBRARY,
     "megatron-core/llama, te": "llama-megatron-te",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from probe.errors import MappingError, ProbeError
 from probe.mapping import LayerMapping, Rule, library, load_mapping
 from probe.mapping.parsing import parse_mapping
-from tests.trees import DATA
+from tests.published.trees import DATA
 
 TEMPLATES = {
     "template-qwen2.5vl-mindspeed-mm.yaml": (8, 23),

@@ -18,8 +18,8 @@ from probe.mapping.parsing import parse_mapping
 from probe.matching import Known, Matching, match
 from probe.matching.checks.misshapen import misshapen
 from probe.structure.tree import Tree
-from tests.mapped import matched, with_parameters
-from tests.trees import DATA, tree
+from tests.published.mapped import matched, with_parameters
+from tests.published.trees import DATA, tree
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "mapping.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- map: (\w+) -->\n```yaml\n(.*?)```", PAGE, re.S))

@@ -15,7 +15,7 @@ from probe.errors import MappingError
 from probe.mapping import ParameterRule, Split, load_mapping
 from probe.mapping.parsing import parse_mapping
 from probe.mapping.patterns import binds, filled, parsed_key, parsed_path, parsed_section, places
-from tests.trees import tree
+from tests.published.trees import tree
 
 # What is parsed
 

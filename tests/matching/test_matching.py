@@ -12,7 +12,7 @@ from probe.mapping import load_mapping
 from probe.mapping.parsing import parse_mapping
 from probe.matching import Direction, Matching, Reason, match
 from probe.structure.tree import Tree
-from tests.trees import DATA, printed_tree, tree
+from tests.published.trees import DATA, printed_tree, tree
 
 Sections = Mapping[str, Mapping[str, str]]
 

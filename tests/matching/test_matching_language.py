@@ -10,8 +10,8 @@ import pytest
 
 from probe.errors import MappingError
 from probe.matching import Direction
-from tests.mapped import matched, names
-from tests.trees import tree
+from tests.published.mapped import matched, names
+from tests.published.trees import tree
 
 # Sections by path
 

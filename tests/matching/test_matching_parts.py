@@ -1,4 +1,4 @@
-"""Several modules or parameters for one, and parameters with other names or layouts: what matching says of them."""
+"""Several modules or parameters for one, lines that name one of several parts, and parameters with other names or layouts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from probe.curve_comparison.parameters import counterparts
+from probe.curve_comparison.reading.series import RecordedModel
 from probe.errors import MappingError
-from probe.matching import Bundle, Direction, View, WeightBundle
+from probe.mapping.parsing import parse_mapping
+from probe.matching import Bundle, Direction, Matching, View, WeightBundle, match
+from probe.matching.automatic.outline import outline
+from probe.matching.automatic.partial import with_whole_groups
+from probe.numbers.fused import Fusion, fuse, in_blocks, order_of, problem_of, split, whole_shape
+from probe.records import ParameterInfo
 from probe.structure.tree import Tree
-from tests.mapped import matched, names, with_parameters
-from tests.trees import tree
+from tests.published.mapped import matched, names, nothing, with_parameters
+from tests.published.trees import modules, tree
+
+# ---- Several modules or parameters for one, and parameters with other names or layouts: what matching says of them.
 
 # Several for one
 
@@ -384,3 +396,199 @@ def test_parameters_that_are_not_there() -> None:
         "the mapping's line 3: MyNorm: params: gama: weight names no parameter that is there; did you mean gamma?",
         "the mapping's line 4: MyNorm: params: gamma: wight leads to nothing on the other side for norm: there is no wight",
     )
+
+
+# ---- Lines that name one of several parts for the whole that holds them all.
+
+Shapes = Mapping[str, tuple[int, int]]
+
+
+def parts(parent: str, **rows: int) -> Shapes:
+    return {f"{parent}.{name}": (count, 8) for name, count in rows.items()}
+
+
+def model(shapes: Shapes) -> RecordedModel:
+    around = [".".join(path.split(".")[:n]) for path in shapes for n in range(1, path.count(".") + 1)]
+    classes = {"": "Net", **dict.fromkeys(around, "Block"), **dict.fromkeys(shapes, "Linear")}
+    index = {path: i for i, path in enumerate(classes)}
+    weights = [
+        ParameterInfo((f"{p}.weight",), index[p], "weight", shape, "float32", True) for p, shape in shapes.items()
+    ]
+    return RecordedModel("", modules(classes), weights, {}, frozenset())
+
+
+def found(a: Shapes, b: Shapes, text: str) -> tuple[Matching, list[str], list[list[str]]]:
+    """Return the completed matching, the pairs, and the parts of each bundle, by paths."""
+    sides = model(a), model(b)
+    trees = [Tree(each.modules) for each in sides]
+    made = match(*trees, parse_mapping(text, "m.yaml"), nothing, nothing)
+    made = with_whole_groups(made, *(outline(each.modules, each.parameters, "torch") for each in sides))
+    pairs = [f"{i} {j}" for i, j in names(made, *trees).items() if "." in i]
+    return made, pairs, [[trees["AB".index(each.side)].path(k) for k in each.parts] for each in made.bundles]
+
+
+GATED = {**parts("l.0.mlp", gate_proj=16, up_proj=16, down_proj=8), **parts("l.1.mlp", gate_proj=16, up_proj=16)}
+FUSED_LINES = {**parts("l.0.mlp", linear_fc1=32, down_proj=8), **parts("l.1.mlp", linear_fc1=32)}
+BETTER = "linear_fc1: [gate_proj, up_proj]"
+BETTER_HERE = "linear_fc1: {from: [gate_proj, up_proj]}"
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize(
+    ("line", "better"),
+    [("linear_fc1: up_proj", BETTER), ("linear_fc1: gate_proj", BETTER), ("up_proj: linear_fc1", BETTER_HERE)],
+)
+def test_the_group_is_completed_with_the_sibling_that_no_line_names(line: str, better: str, is_turned: bool) -> None:
+    sides = (GATED, FUSED_LINES) if is_turned else (FUSED_LINES, GATED)
+    made, pairs, bundles = found(*sides, f"Block:\n  {line}\n")
+    assert bundles == [[f"l.{i}.mlp.gate_proj", f"l.{i}.mlp.up_proj"] for i in (0, 1)]
+    whole, first = "l.1.mlp.linear_fc1", "l.1.mlp.gate_proj"
+    assert (f"{first} {whole}" if is_turned else f"{whole} {first}") in pairs
+    assert not made.only_a and not made.only_b and not made.part_of_other
+    part = "gate_proj" if "gate" in line else "up_proj"
+    assert made.warnings == (
+        f"line 2 of m.yaml: {part} is one of several parts of l.{{i}}.mlp.linear_fc1 ×2: gate_proj, up_proj together are compared "
+        f"with it; write {better}",
+    )
+
+
+def test_of_siblings_of_one_size_their_names_say_which_are_parts() -> None:
+    """With as many heads of keys as of queries, the output projection is as large as q, k and v."""
+    attention = parts("attn", q_proj=8, k_proj=8, v_proj=8, o_proj=8)
+    made, _, bundles = found({"attn.linear_qkv": (24, 8)}, attention, "Block:\n  linear_qkv: v_proj\n")
+    assert bundles == [["attn.q_proj", "attn.k_proj", "attn.v_proj"]]
+    assert made.warnings[0].endswith("write linear_qkv: [q_proj, k_proj, v_proj]")
+
+
+@pytest.mark.parametrize(
+    "siblings",
+    [parts("net", one=16, two=16, three=16), parts("net", one=16, two=8)],
+    ids=["two could be the rest", "the rest is not there"],
+)
+def test_what_cannot_be_told_is_compared_in_what_is_given_alone(siblings: Shapes) -> None:
+    made, pairs, bundles = found({"net.whole": (32, 8)}, siblings, "Block:\n  whole: one\n")
+    assert not bundles and pairs == ["net.whole net.one"] and len(made.part_of_other) == 1
+    assert made.warnings == (
+        "line 2 of m.yaml: one is one of several parts of net.whole: only what they are given is compared; name all parts in a list",
+    )
+
+
+@pytest.mark.parametrize(
+    "other", [{}, parts("net", two=8), {"net.two": (16, 4)}], ids=["alone", "paired", "other width"]
+)
+def test_a_layer_of_another_size_is_none_of_several_parts(other: Shapes) -> None:
+    """A wider layer without a sibling that could be the rest is a difference."""
+    a = {"net.whole": (32, 8), **({"net.two": (8, 8)} if other == parts("net", two=8) else {})}
+    made, _, bundles = found(a, {"net.one": (16, 8), **other}, "Block:\n  whole: one\n")
+    assert not bundles and not made.part_of_other and not made.warnings
+
+
+@pytest.mark.parametrize("line", ["linear_fc1: up_proj", "up_proj: linear_fc1"])
+def test_norms_of_a_part_are_not_laid_beside_those_of_the_whole(line: str) -> None:
+    a, b = model(GATED), model(FUSED_LINES)
+    pairs, _ = counterparts(a, b, parse_mapping(f"Block:\n  {line}\n", "m.yaml"), None)
+    assert {(each.a, each.b) for each in pairs if "down_proj" not in each.a[0]} == {
+        ((f"l.{i}.mlp.gate_proj.weight", f"l.{i}.mlp.up_proj.weight"), (f"l.{i}.mlp.linear_fc1.weight",))
+        for i in (0, 1)
+    }
+    a, b = model(parts("net", one=16, two=16, three=16)), model({"net.whole": (32, 8)})
+    assert not counterparts(a, b, parse_mapping("Block:\n  whole: one\n", "m.yaml"), None)[0]
+
+
+# ---- Several tensors in one.
+
+
+@st.composite
+def fusions(draw: st.DrawFn) -> tuple[list[list[tuple[int, ...]]], Fusion]:
+    """Return shapes of parts that fit, and how they lie."""
+    ndim = draw(st.integers(1, 4))
+    axis, groups = draw(st.integers(0, ndim - 1)), draw(st.integers(1, 4))
+    beside = draw(st.lists(st.integers(1, 3), min_size=ndim, max_size=ndim))
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    row = [tuple(groups * size if k == axis else other for k, other in enumerate(beside)) for size in sizes]
+    stacked = draw(st.booleans())
+    return [row] * (draw(st.integers(1, 3)) if stacked else 1), Fusion(
+        axis - ndim * draw(st.integers(0, 1)), groups, stacked
+    )
+
+
+@given(fusions(), st.sampled_from(["float32", "int8", "bool"]))
+@settings(max_examples=80, deadline=None)
+def test_putting_together_and_taking_apart_are_inverses(made: tuple[Any, Fusion], dtype: str) -> None:
+    shapes, fusion = made
+    rng = np.random.default_rng(0)
+    parts = [[rng.integers(0, 100, shape).astype(dtype) for shape in row] for row in shapes]
+    assert problem_of(shapes, fusion) == ""
+    whole = fuse(parts, fusion)
+    assert whole.shape == whole_shape(shapes, fusion) and whole.dtype == dtype
+    again = split(whole, shapes, fusion)
+    assert all(
+        np.array_equal(x, y) and x.shape == y.shape
+        for a, b in zip(parts, again, strict=True)
+        for x, y in zip(a, b, strict=True)
+    )
+    assert np.array_equal(fuse(again, fusion), whole)
+    turned = np.asfortranarray(whole)
+    assert all(
+        np.array_equal(x, y)
+        for a, b in zip(parts, split(turned, shapes, fusion), strict=True)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def test_groups_lie_as_megatron_has_them() -> None:
+    """Per group: its query heads, its key, its value."""
+    q, k, v = np.arange(8).reshape(4, 2), 10 + np.arange(4).reshape(2, 2), 20 + np.arange(4).reshape(2, 2)
+    whole = fuse([[q, k, v]], Fusion(0, 2))
+    assert whole.tolist() == [[0, 1], [2, 3], [10, 11], [20, 21], [4, 5], [6, 7], [12, 13], [22, 23]]
+    assert fuse([[q.T, k.T, v.T]], Fusion(-1, 2)).T.tolist() == whole.tolist()
+    assert fuse([[q, k, v]], Fusion()).tolist() == np.concatenate([q, k, v]).tolist()
+    assert fuse([[q, q], [k[[0, 0, 1, 1]], q]], Fusion(stacked=True)).shape == (2, 8, 2)
+
+
+@pytest.mark.parametrize(("shapes", "fusion", "text"), [
+    ([], Fusion(), "there are no parts"),
+    ([[(2, 3)], [(2, 3)]], Fusion(), "several rows of parts are not stacked"),
+    ([[(2, 3)], [(2, 4)]], Fusion(stacked=True), "[2, 4] and [2, 3] cannot be stacked"),
+    ([[(2, 3), (2, 4)]], Fusion(), "[2, 3], [2, 4] are of different sizes beside axis 0"),
+    ([[(2, 3), (4, 3)]], Fusion(0, 4), "[2, 3] cannot be divided into 4 groups"),
+    ([[(2,), (4,)]], Fusion(1), "[2], [4] do not all have an axis 1"),
+    ([[(2, 3), (2, 4)]], Fusion(1), ""),
+    ([[()]], Fusion(), ""),
+])  # fmt: skip
+def test_what_does_not_fit(shapes: Any, fusion: Fusion, text: str) -> None:
+    assert problem_of(shapes, fusion) == text
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_rows_that_rotary_embeddings_turn_together(axis: int) -> None:
+    """Neighbours in the part are the two halves of a head in the whole."""
+    part = np.arange(8) if axis else np.arange(8).reshape(8, 1)
+    fusion = Fusion(axis, rotary=2)
+    assert problem_of([[part.shape]], fusion) == "" and whole_shape([[part.shape]], fusion) == part.shape
+    whole = fuse([[part]], fusion)
+    assert whole.ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert np.array_equal(split(whole, [[part.shape]], fusion)[0][0], part)
+    assert problem_of([[(6, 1)]], Fusion(0, rotary=2)) == "[6, 1] cannot be divided into 2 heads of two halves"
+
+
+@pytest.mark.parametrize(
+    ("shares", "here", "there"), [((1, 1, 1), 1, 4), ((1, 1, 1), 4, 2), ((4, 1, 1), 2, 1), ((1, 1), 3, 3)]
+)
+def test_parts_in_other_groups(shares: tuple[int, ...], here: int, there: int) -> None:
+    """What is fused in one number of groups is what is fused in another, block by block."""
+    parts = [np.arange(12.0 * share * 3).reshape(-1, 3) + 1000 * k for k, share in enumerate(shares)]
+    one, other = (fuse([parts], Fusion(0, groups)) for groups in (here, there))
+    order = order_of(shares, here, there)
+    assert (order == ()) == (here == there)
+    fusion = Fusion(order=order)
+    np.testing.assert_array_equal(fuse([[one]], fusion), other)
+    np.testing.assert_array_equal(split(other, [[one.shape]], fusion)[0][0], one)
+    assert not problem_of([[one.shape]], fusion)
+    assert not order or problem_of([[(7, 3)]], fusion) == f"[7, 3] cannot be divided into {len(order)} blocks"
+
+
+def test_an_order_of_rows_in_the_fewest_blocks() -> None:
+    assert in_blocks(np.array([4, 5, 0, 1, 2, 3])) == (2, 0, 1)
+    assert in_blocks(np.arange(6)) == ()
+    assert in_blocks(np.array([1, 0, 2])) == (1, 0, 2)

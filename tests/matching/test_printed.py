@@ -16,7 +16,7 @@ from probe.errors import FormatError
 from probe.store.reading.reader import Reader
 from probe.structure import printed as printed_module
 from probe.structure.printed import NOTE, model_config_of, read_printed, record_printed
-from tests.trees import DATA
+from tests.published.trees import DATA
 
 TORCH = """N(
   (fc): Linear(in_features=3, out_features=4, bias=True)

@@ -13,7 +13,7 @@ mindspore = pytest.importorskip("mindspore")
 from mindspore import Tensor, nn, ops  # noqa: E402
 
 import probe  # noqa: E402
-from probe.verdict.run import compare  # noqa: E402
+from probe.comparing import compare  # noqa: E402
 
 
 def data(*shape: int, seed: int = 1) -> Tensor:

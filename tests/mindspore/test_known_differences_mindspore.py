@@ -10,7 +10,7 @@ import pytest
 mindspore = pytest.importorskip("mindspore")
 from mindspore import Parameter, Tensor, nn  # noqa: E402
 
-from probe.comparison.exemptions.known_differences import KNOWN_DIFFERENCES  # noqa: E402
+from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES  # noqa: E402
 from tests import habits  # noqa: E402
 
 ROWS = {row.name: row for row in KNOWN_DIFFERENCES if "mindspore" in row.habits}

@@ -1,24 +1,35 @@
-"""A port to MindSpore replayed with what PyTorch recorded, and MindSpore's optimizers with the gradients of one another."""
+"""Replay in MindSpore; models are left as they were."""
 
 from __future__ import annotations
 
+import functools
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-mindspore = pytest.importorskip("mindspore")
 pytest.importorskip("torch")
-from mindspore import Tensor, nn  # noqa: E402
+mindspore = pytest.importorskip("mindspore")
+
+from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
+from mindspore.common.generator import default_generator  # noqa: E402
+from mindspore.common.seed import _KERNEL_SEED  # noqa: E402
+from mindspore.nn.cell import _pynative_executor as executor  # noqa: E402
 
 import probe  # noqa: E402
-from tests.replayed_ports import FAULTS, check_port  # noqa: E402
+from probe.adapters.mindspore import calls  # noqa: E402
+from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay  # noqa: E402
+from tests.programs import benchmark  # noqa: E402
+
+# ---- A port to MindSpore replayed with what PyTorch recorded, and MindSpore's optimizers with the gradients of one another.
 
 
-@pytest.mark.parametrize("named", [set(), set(FAULTS)], ids=["clean", "three"])
-def test_a_port_is_replayed_with_what_torch_recorded(named: set[tuple[str, str]], tmp_path: Path) -> None:
-    check_port("mindspore", named, tmp_path)
+def test_a_port_is_replayed_with_what_torch_recorded() -> None:
+    """Clean, and with three faults, which alone are named."""
+    benchmark("replay.ports", "--small", "mindspore")
 
 
 def net() -> nn.Cell:
@@ -66,3 +77,154 @@ def test_other_forms_of_adam(tmp_path: Path) -> None:
 ], ids=str)  # fmt: skip
 def test_sgd_with_momentum(tmp_path: Path, options: dict[str, Any], verdict: str) -> None:
     assert replayed(tmp_path, nn.Momentum, MOMENTUM, nn.Momentum, {**MOMENTUM, **options}) == verdict
+
+
+# ---- Replay and inject leave a model of MindSpore exactly as it was: what is compared stands in ``tests/left_as_it_was.py``.
+
+
+class Part(nn.Cell):
+    """It writes to everything that a cell may write to, and uses random numbers of all three kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.Dense(6, 6), nn.BatchNorm1d(6)
+        self.mean = Parameter(Tensor(np.zeros(6, np.float32)), requires_grad=False)
+        self.register_buffer("calls", Tensor(np.zeros(1, np.float32)), persistent=False)
+        self.number, self.kept, self.named = 0, [], {}
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.norm(self.up(x)) + 0.1 * ops.standard_normal((6,))
+        self.calls.add_(1)
+        default_generator._step(Tensor(10))  # as random functions of mint do, which have no kernel for the CPU
+        ops.assign_add(self.mean, ops.stop_gradient(0.1 * x.mean(0)))
+        self.number += 1
+        self.kept.append(self.number)
+        self.named[f"of {self.number}"] = self.number
+        return x * (1 + random.random()) + np.random.rand()
+
+
+class Net(nn.Cell):
+    def __init__(self, is_raising: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.head = Part(), Part(), nn.Dense(6, 3)
+        self.is_raising = is_raising
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.head(self.second(self.first(x)))
+        if self.is_raising:
+            raise ValueError("behind all others")
+        return x
+
+
+def unchanged(*given: Any) -> None:
+    """Be a hook that changes nothing."""
+
+
+def model(is_raising: bool = False) -> Net:
+    """Return a model with modes, frozen parameters and hooks of its user's; gradients are what functions return."""
+    mindspore.set_seed(3)
+    np.random.seed(3)
+    net = Net(is_raising)
+    net.set_train()
+    net.second.set_train(False)
+    net.second.norm.set_train()
+    net.head.bias.requires_grad = False
+    net.first.register_forward_pre_hook(unchanged)
+    net.first.up.register_forward_hook(unchanged)
+    net.first.up.weight.register_hook(lambda gradient: gradient)
+    net.head.construct = functools.partial(nn.Dense.construct, net.head)
+    net.head.note = "behind the function of its own"
+    return net
+
+
+def other(is_raising: bool = False) -> Net:
+    """Return such a model with weights that are not those of the recording."""
+    net = model(is_raising)
+    net.head.weight.copy_(net.head.weight + 1)
+    return net
+
+
+def facts_of(tensor: Tensor) -> dict[str, object]:
+    return {
+        "bits": (str(tensor.dtype), tuple(tensor.shape), tensor.asnumpy().tobytes()),
+        "learns": isinstance(tensor, Parameter) and tensor.requires_grad,
+        "attributes": [(name, Itself(value)) for name, value in vars(tensor).items() if name != "load"],
+        "hooks": list(map(Itself, tensor.hooks())),
+        "memory": tensor.data_ptr(),
+    }
+
+
+def surroundings() -> dict[str, object]:
+    return {
+        "random numbers of mindspore": mindspore.get_rng_state().asnumpy().tobytes(),
+        "random numbers of kernels": dict(_KERNEL_SEED),
+        "grad": (executor.requires_grad(), executor.enable_grad(), executor.get_current_autodiff_engine_id()),
+        "mode": mindspore.get_context("mode"),
+        "call": nn.Cell.__call__,
+        "hooks of the process": (calls.is_replaced(), "grad" in vars(executor), len(calls.watched)),
+    }
+
+
+def tensors_of(net: Net) -> dict[str, Tensor]:
+    """Return parameters and buffers, by name."""
+    return dict(net.parameters_and_names()) | {"calls 1": net.first.calls, "calls 2": net.second.calls}
+
+
+MINDSPORE = Framework(
+    lambda net: net.cells_and_names(), lambda net: tensors_of(net).items(), facts_of, surroundings
+)  # fmt: skip
+
+
+def seed() -> None:
+    mindspore.set_seed(5)
+    mindspore.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+
+
+def run(net: Net) -> list[bytes]:
+    """Make a step; return the gradients."""
+    x = Tensor(np.random.default_rng(1).standard_normal((8, 6)).astype(np.float32))
+    _, found = mindspore.value_and_grad(lambda: net(x).square().mean(), None, net.trainable_params())()
+    return [each.asnumpy().tobytes() for each in found]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, net = tmp_path_factory.mktemp("left") / "a.h5", model()
+    seed()
+    with probe.capture(net, path, task="tensor", quiet=True):
+        run(net)
+        probe.step()
+    return path
+
+
+@pytest.mark.parametrize("weights", ["a", "b"])
+@pytest.mark.parametrize("is_raising", [False, True], ids=["whole", "raising"])
+def test_a_replay_leaves_a_model_as_it_was(recording: Path, weights: str, is_raising: bool) -> None:
+    check_replay(MINDSPORE, other(is_raising), recording, weights=weights)
+
+
+def test_a_step_under_inject_leaves_what_it_leaves_without(recording: Path) -> None:
+    net = model()
+    weights = {name: each.asnumpy().copy() for name, each in tensors_of(net).items()}
+    gradients: list[list[bytes]] = []
+
+    def begin() -> None:
+        seed()
+        for name, each in tensors_of(net).items():
+            each.copy_(Tensor(weights[name]))
+        for part in (net.first, net.second):
+            part.number = 0
+            part.kept.clear()
+            part.named.clear()
+
+    made: Callable[[], None] = lambda: gradients.append(run(net))  # noqa: E731
+    begin()
+    run(net)  # cells set themselves up when they run first
+    check_inject(MINDSPORE, net, recording, begin, made)
+    assert gradients[0] == gradients[1]
+
+
+def test_inject_leaves_a_model_as_it_was(recording: Path) -> None:
+    check_left_inject(MINDSPORE, model(), recording)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import re
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,54 +9,17 @@ mindspore = pytest.importorskip("mindspore")
 from mindspore import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from benchmarks.trainings.unaided import RUN  # noqa: E402
 from probe.errors import ProbeWarning  # noqa: E402
-from tests.unaided import FILE, lacking, named, of_process, recorded, roots, same, trained, trial, watched  # noqa: E402
+from tests.programs import benchmark  # noqa: E402
+from tests.unaided import FILE, recorded, roots, watched  # noqa: E402
+from tests.unaided import alone as alone  # noqa: E402
 
-MODEL = trial("MindSpore, Model.train")
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """In an empty folder; what other tests have left is not looked at."""
-    monkeypatch.chdir(tmp_path)
-    everything = gc.get_objects
-    old = [each for each in everything() if issubclass(type(each), nn.Cell)]
-    left = {id(each) for each in old}
-    monkeypatch.setattr(
-        "probe.run.choosing.gc.get_objects", lambda: [each for each in everything() if id(each) not in left]
-    )
-    yield
-    del old
+pytestmark = pytest.mark.usefixtures("alone")
 
 
-def test_a_script_is_recorded_and_trains_as_it_does_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = trained(MODEL, tmp_path / "plain", monkeypatch)
-    assert same(plain, of_process(MODEL, tmp_path / "recorded", RUN))
-    assert lacking(MODEL, tmp_path / "recorded" / FILE) == []
-    monkeypatch.chdir(tmp_path)
-    with watched("mindspore"):
-        trained(MODEL, tmp_path / "faulty", monkeypatch, MODEL.fault)
-    assert re.search(MODEL.place, named(tmp_path / "recorded" / FILE, tmp_path / FILE))
-
-
-def test_the_callback_for_model_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = trained(MODEL, tmp_path / "plain", monkeypatch)
-    assert same(plain, trained(MODEL, tmp_path / "recorded", monkeypatch, *MODEL.callback))
-    assert lacking(MODEL, tmp_path / "recorded" / FILE) == []
-    monkeypatch.chdir(tmp_path)
-    with watched("mindspore"):
-        trained(MODEL, tmp_path / "by itself", monkeypatch)
-    assert named(tmp_path / "recorded" / FILE, tmp_path / FILE) == "ALIGNED"
-
-
-def test_the_functional_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = trial("MindSpore, value_and_grad")
-    plain = trained(loop, tmp_path / "plain", monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    with watched("mindspore"):
-        assert same(plain, trained(loop, tmp_path / "recorded", monkeypatch))
-    assert lacking(loop, tmp_path / FILE) == [] and len(probe.open(tmp_path / FILE).steps) == 3
+@pytest.mark.parametrize("script", ["MindSpore, Model.train", "MindSpore, value_and_grad"])
+def test_a_script_is_recorded_and_trains_as_it_does_by_itself(script: str) -> None:
+    benchmark("trainings.unaided", script)
 
 
 class WithLoss(nn.Cell):

@@ -14,7 +14,7 @@ from paddle import Tensor, nn  # noqa: E402
 from paddle.nn import functional  # noqa: E402
 
 import probe  # noqa: E402
-from probe.verdict.run import compare  # noqa: E402
+from probe.comparing import compare  # noqa: E402
 
 Loss = Callable[[nn.Layer, int], Tensor]
 

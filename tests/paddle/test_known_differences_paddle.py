@@ -11,7 +11,7 @@ paddle = pytest.importorskip("paddle")
 from paddle import nn  # noqa: E402
 from paddle import optimizer as optim  # noqa: E402
 
-from probe.comparison.exemptions.known_differences import KNOWN_DIFFERENCES  # noqa: E402
+from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES  # noqa: E402
 from tests import habits  # noqa: E402
 
 ROWS = {row.name: row for row in KNOWN_DIFFERENCES if "paddle" in row.habits}

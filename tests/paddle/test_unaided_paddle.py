@@ -1,71 +1,28 @@
-"""Trainings of PaddlePaddle without a line of probe, and by PaddleNLP's Trainer."""
+"""Trainings of PaddlePaddle without a line of probe; fleet's parallel layers."""
 
 from __future__ import annotations
-
-import gc
-import re
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 paddle = pytest.importorskip("paddle")
+
 from paddle import nn  # noqa: E402
 
 import probe  # noqa: E402
-from benchmarks.trainings.unaided import RUN, SCRIPTS  # noqa: E402
-from tests.unaided import FILE, lacking, named, of_process, recorded, roots, same, trained, trial, watched  # noqa: E402
+from tests.programs import benchmark  # noqa: E402
+from tests.unaided import FILE, recorded, roots, watched  # noqa: E402
+from tests.unaided import alone as alone  # noqa: E402
+
+# ---- Trainings of PaddlePaddle without a line of probe, and by PaddleNLP's Trainer.
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """In an empty folder; what other tests have left is not looked at."""
-    monkeypatch.chdir(tmp_path)
-    everything = gc.get_objects
-    old = [each for each in everything() if issubclass(type(each), (nn.Layer, paddle.optimizer.Optimizer))]
-    left = {id(each) for each in old}
-    monkeypatch.setattr(
-        "probe.run.choosing.gc.get_objects", lambda: [each for each in everything() if id(each) not in left]
-    )
-    yield
-    del old
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("script", ["PaddlePaddle", "PaddleNLP's Trainer, a stand-in"])
+def test_a_script_is_recorded_and_trains_as_it_does_by_itself(script: str) -> None:
+    benchmark("trainings.unaided", script)
 
 
-@pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put what stands in for PaddleNLP where it is imported from."""
-    monkeypatch.syspath_prepend(str(SCRIPTS / "standins"))
-    for name in [name for name in sys.modules if name.startswith(("paddlenlp", "probe.integrations.paddlenlp"))]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-def test_a_script_is_recorded_and_trains_as_it_does_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = trial("PaddlePaddle")
-    plain = trained(loop, tmp_path / "plain", monkeypatch)
-    assert same(plain, of_process(loop, tmp_path / "recorded", RUN))
-    assert lacking(loop, tmp_path / "recorded" / FILE) == []
-    monkeypatch.chdir(tmp_path)
-    with watched("paddle"):
-        trained(loop, tmp_path / "faulty", monkeypatch, loop.fault)
-    assert re.search(loop.place, named(tmp_path / "recorded" / FILE, tmp_path / FILE))
-
-
-@pytest.mark.usefixtures("standin")
-def test_the_callback_for_paddlenlp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under what stands in for its Trainer; `python -m benchmarks.trainings.unaided` tries the real one."""
-    by_trainer = trial("PaddleNLP's Trainer, a stand-in")
-    plain = trained(by_trainer, tmp_path / "plain", monkeypatch)
-    assert same(plain, trained(by_trainer, tmp_path / "recorded", monkeypatch, *by_trainer.callback))
-    assert lacking(by_trainer, tmp_path / "recorded" / FILE) == []
-    monkeypatch.chdir(tmp_path)
-    with watched("paddle"):
-        trained(by_trainer, tmp_path / "by itself", monkeypatch)
-    assert named(tmp_path / "recorded" / FILE, tmp_path / FILE) == "ALIGNED"
-    trained(by_trainer, tmp_path / "faulty", monkeypatch, *by_trainer.callback, by_trainer.fault)
-    assert re.search(by_trainer.place, named(tmp_path / "recorded" / FILE, tmp_path / "faulty" / FILE))
-
-
+@pytest.mark.usefixtures("alone")
 def test_a_skipped_update_ends_a_step_though_its_gradients_stay_as_zeros() -> None:
     net = nn.Linear(4, 2)
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
@@ -84,6 +41,7 @@ def test_a_skipped_update_ends_a_step_though_its_gradients_stay_as_zeros() -> No
     assert [sorted({s.micro for s in run.find(step=n, path="", role="input")}) for n in range(3)] == [[0, 1]] * 3
 
 
+@pytest.mark.usefixtures("alone")
 def test_what_only_spreads_a_model_over_devices_is_no_part_of_it() -> None:
     net = nn.Linear(4, 2)
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
@@ -97,6 +55,7 @@ def test_what_only_spreads_a_model_over_devices_is_no_part_of_it() -> None:
     assert roots() == ["Linear"] and len(probe.open(FILE).modules) == 1 and recorded().find(role="delta")
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_model_of_the_high_level_interface() -> None:
     net = nn.Linear(4, 2)
     model = paddle.Model(net)
@@ -109,3 +68,10 @@ def test_a_model_of_the_high_level_interface() -> None:
     assert len(run.steps) == 3 and {(step, name) for step, name, _ in run.scalars} == {
         (n, m) for n in (0, 1) for m in ("lr", "loss")
     }
+
+
+# ---- fleet's parallel layers on two ranks, in processes of their own, against one process.
+
+
+def test_a_missing_all_reduce_of_fleet_is_named() -> None:
+    benchmark("ranks", "--fault", "fleet-missing-all-reduce")

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.adapter import NumpyAdapter
-from probe.adapters.numpy.tensor import Tensor, backward_hooks, cross_entropy, no_grad
 from probe.records import Phase
 from probe.store.reading.reader import Reader
 from probe.testing import AdapterContract, sample
+from tests.toy import nn
+from tests.toy.adapter import NumpyAdapter
+from tests.toy.tensor import Tensor, backward_hooks, cross_entropy, no_grad
 
 
 class TestNumpyAdapter(AdapterContract):

@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import probe
-from probe.adapters.numpy.tensor import Tensor
+from probe import origins
 from probe.errors import ConfigError, ExistsError, FormatError, ProbeError, StoreError
-from probe.reproducibility import origins
+from tests.toy.tensor import Tensor
 
 
 @pytest.fixture(autouse=True)

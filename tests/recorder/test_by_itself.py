@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.errors import ProbeWarning
 from probe.session import start_by_itself
 from probe.testing import Recording, sample
-from tests.long_runs import Net, alone  # noqa: F401
+from tests.recorder.long_runs import Net, alone  # noqa: F401
+from tests.toy import nn
+from tests.toy.tensor import Tensor, no_grad
 
 
 class Squares(nn.Module):

@@ -178,8 +178,8 @@ def test_phases_and_ranks() -> None:
     "options, text",
     [
         ({"task": "tensors"}, "task='tensors' is not known; expected 'structure' or 'norms' or 'statistics' or 'tensor'"),
-        ({"level": "op"}, "level='op' is not known; expected 'module'"),
-        ({"level": ["module"]}, "level=['module'] is not known; expected 'module'"),
+        ({"level": "operator"}, "level='operator' is not known; expected 'module' or 'op' or 'mix' or 'L0' or 'L1'"),
+        ({"level": ["module"]}, "level=['module'] is not known; expected 'module' or 'op' or 'mix' or 'L0' or 'L1'"),
         ({"phases": "bakward"}, "phases='bakward' is not known; expected 'init' or 'forward' or 'loss' or "
                                 "'backward' or 'gradient' or 'update'"),
         ({"ranks": -1}, "ranks=-1: expected a number, or a list of numbers from 0"),

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import probe
-from benchmarks import kill
 from probe.store.reading.reader import Reader
 from probe.store.writing.writer import Writer
 from tests.limits import HANGS
-from tests.rows import INFO
+from tests.store import killing
+from tests.store.rows import INFO
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -27,9 +27,9 @@ import concurrent.futures, multiprocessing, os, signal, sys
 from pathlib import Path
 import numpy as np
 import probe
-from benchmarks import kill
+from tests.store import killing
 
-kill.STEPS = {steps}
+killing.STEPS = {steps}
 
 def forked(step):
     child = os.fork()
@@ -54,19 +54,19 @@ def process(step):
     worker.join()
     assert worker.exitcode == 0
 
-kill.train_numpy(Path(sys.argv[1]), {between})
+killing.train_numpy(Path(sys.argv[1]), {between})
 probe.stop()
 """
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> kill.Expected:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> killing.Expected:
     path = tmp_path_factory.mktemp("whole") / "a.h5"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kill, "STEPS", STEPS)
-        kill.train_numpy(path)
+        patch.setattr(killing, "STEPS", STEPS)
+        killing.train_numpy(path)
         probe.stop()
-    return kill.Expected(path, 0.0)
+    return killing.Expected(path, 0.0)
 
 
 def train(path: Path, between: str = "forked", child: str = "pass", status: int = 0) -> str:
@@ -79,7 +79,7 @@ def train(path: Path, between: str = "forked", child: str = "pass", status: int 
     return done.stdout + done.stderr
 
 
-def check(path: Path, expected: kill.Expected) -> None:
+def check(path: Path, expected: killing.Expected) -> None:
     """Require the whole file: every step, the readable tree, closed, and no other file beside it."""
     assert expected.check(path) == STEPS
     with Reader(path) as reader:
@@ -101,14 +101,14 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("name", CHILDREN)
-def test_a_child(name: str, tmp_path: Path, expected: kill.Expected) -> None:
+def test_a_child(name: str, tmp_path: Path, expected: killing.Expected) -> None:
     code, status = CHILDREN[name]
     printed = train(tmp_path / "a.h5", child=code, status=status)
     assert "Error" not in printed and "probe: " not in printed
     check(tmp_path / "a.h5", expected)
 
 
-def test_a_child_that_raises(tmp_path: Path, expected: kill.Expected) -> None:
+def test_a_child_that_raises(tmp_path: Path, expected: killing.Expected) -> None:
     """Its traceback runs through the training's own frames, and its exit handlers through probe's."""
     printed = train(tmp_path / "a.h5", child="print(); raise SystemExit(1)", status=1)
     assert "Traceback" not in printed
@@ -116,15 +116,15 @@ def test_a_child_that_raises(tmp_path: Path, expected: kill.Expected) -> None:
 
 
 @pytest.mark.parametrize("between", ["pool", "executor", "process"])
-def test_workers(between: str, tmp_path: Path, expected: kill.Expected) -> None:
+def test_workers(between: str, tmp_path: Path, expected: killing.Expected) -> None:
     train(tmp_path / "a.h5", between=between)
     check(tmp_path / "a.h5", expected)
 
 
-def test_a_child_that_records_its_own_training(tmp_path: Path, expected: kill.Expected) -> None:
+def test_a_child_that_records_its_own_training(tmp_path: Path, expected: killing.Expected) -> None:
     other = tmp_path / "others"
     other.mkdir()
-    own = f"probe.stop(); kill.STEPS = 2; kill.train_numpy(Path({str(other)!r}) / f'{{step}}.h5'); sys.exit(0)"
+    own = f"probe.stop(); killing.STEPS = 2; killing.train_numpy(Path({str(other)!r}) / f'{{step}}.h5'); sys.exit(0)"
     (tmp_path / "own").mkdir()
     train(tmp_path / "own" / "a.h5", child=own)
     check(tmp_path / "own" / "a.h5", expected)
@@ -169,7 +169,7 @@ from pathlib import Path
 import numpy as np
 from probe.store.writing.disk import Disk
 from probe.store.writing.writer import Writer
-from tests.rows import INFO, add_record, end_step
+from tests.store.rows import INFO, add_record, end_step
 
 def slow(self, data, write=Disk.write):
     time.sleep(0.01)

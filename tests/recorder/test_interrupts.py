@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, backward_hooks
 from probe.errors import ProbeWarning, StoreError
 from probe.numbers.statistics import measure
 from probe.records import StepState
 from probe.store.writing.disk import Disk
 from probe.store.writing.writer import Writer
 from probe.testing import Recording, sample
-from tests.interrupting import ENDS, PARTS, finished, interrupt_everywhere
 from tests.limits import HANGS
-from tests.rows import INFO, add_record, end_step
+from tests.recorder.interrupting import ENDS, PARTS, finished, interrupt_everywhere
+from tests.store.rows import INFO, add_record, end_step
+from tests.toy import nn
+from tests.toy.tensor import Tensor, backward_hooks
 
 ROOT = Path(__file__).parents[2]
 
@@ -188,8 +188,8 @@ PROGRAM = """
 import os, signal, sys, threading, time, warnings
 import numpy as np
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from probe.testing import sample
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
-from probe.comparison.result import Verdict
+from probe.answer.result import Verdict
 from probe.errors import ConfigError
 from probe.reproducibility.perturbing import move
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.toys import batch, gpt, loss_of, plain_step, record, rounding_otherwise
 
 

@@ -1,4 +1,4 @@
-"""`start`, `step`, `stop`, `log`, `capture`: beginnings, ends, names of files, processes that end or fork."""
+"""`start`, `step`, `stop`, `log`, `capture`: beginnings, ends, names of files, recording again, steps that were never told apart, exports."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
-from probe.errors import ExistsError, ProbeWarning, RecordingError
+from probe.errors import ConfigError, ExistsError, ProbeError, ProbeWarning, RecordingError
 from probe.messages import LOGGER
 from probe.records import StepState
 from probe.store.reading.reader import Reader
 from probe.testing import sample
 from tests.limits import HANGS
+from tests.recorder.long_runs import Net, Training
+from tests.toy import nn
+from tests.toy.tensor import Tensor, no_grad
+
+# ---- `start`, `step`, `stop`, `log`, `capture`: beginnings, ends, names of files, processes that end or fork.
 
 ROOT = Path(__file__).parents[2]
 JOBS = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
@@ -31,7 +36,7 @@ LAUNCHERS = [*JOBS, "RANK", "WORLD_SIZE", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def alone_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """In an empty folder, without a launcher, and without a recording at the end."""
     for name in [*LAUNCHERS, "PROBE_DUMP"]:
         monkeypatch.delenv(name, raising=False)
@@ -342,8 +347,8 @@ def test_what_the_file_says_about_the_run() -> None:
 PROGRAM = """
 import os, signal, sys
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from probe.testing import sample
 
 net = nn.Linear(3, 2)
@@ -439,3 +444,290 @@ def test_without_room_there_is_one_warning_and_the_training_goes_on(step: str) -
         assert not reader.info.closed and len(reader.records) == (
             reader.steps["n_records"][-1] if len(reader.steps) else 0
         )
+
+
+# ---- Record, fix, record again: replacing a recording, the line that ends one, and recordings that are mistakes.
+
+
+def record(path: str, steps: int = 1, **options: object) -> None:
+    training = Training()
+    probe.start(training.net, path, **options)  # type: ignore[arg-type]
+    for _ in range(steps):
+        training.net(Tensor(sample((5, 4)))).sum().backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        probe.step()
+    probe.stop()
+
+
+# Replacing
+
+
+def test_a_recording_is_replaced_only_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    record("a.h5")
+    with pytest.raises(ExistsError, match="a.h5 exists; give another name, or replace it"):
+        record("a.h5", steps=2)
+    assert len(probe.open("a.h5").steps) == 1
+    record("a.h5", steps=2, overwrite=True)
+    assert len(probe.open("a.h5").steps) == 2
+    monkeypatch.setenv("PROBE_OVERWRITE", "1")
+    record("a.h5", steps=3)
+    assert len(probe.open("a.h5").steps) == 3
+    with pytest.raises(ExistsError):
+        record("a.h5", overwrite=False)
+    assert [path.name for path in Path().iterdir()] == ["a.h5"]
+
+
+def test_what_is_left_of_a_killed_recording_is_replaced() -> None:
+    for content in (b"", b"\x89HDF\r\n\x1a\n and nothing that can be read"):
+        Path("a.h5").write_bytes(content)
+        record("a.h5", overwrite=True)
+        assert len(probe.open("a.h5").steps) == 1
+
+
+def test_a_file_that_is_no_recording_is_never_replaced() -> None:
+    import h5py
+
+    Path("weights.bin").write_bytes(b"weights")
+    with h5py.File("other.h5", "w") as file:
+        file["x"] = 1
+    Path("folder.h5").mkdir()
+    for name in ("weights.bin", "other.h5"):
+        before = Path(name).read_bytes()
+        with pytest.raises(ExistsError, match=f"{name} exists and is not a recording"):
+            record(name, overwrite=True)
+        assert Path(name).read_bytes() == before
+
+
+def test_a_start_that_fails_leaves_the_recording_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    record("a.h5")
+    before = Path("a.h5").read_bytes()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("probe.session.Recorder", broken)
+    with pytest.raises(RuntimeError, match="planted"):
+        record("a.h5", overwrite=True)
+    assert Path("a.h5").read_bytes() == before and len(list(Path().iterdir())) == 1
+
+
+# What is said in the end
+
+SCRIPT = """
+import probe
+from tests.toy.tensor import Tensor
+from probe.testing import sample
+from tests.recorder.long_runs import Training
+training = Training()
+probe.start(training.net, "a.h5"{options})
+training.net(Tensor(sample((5, 4)))).sum().backward()
+training.optimizer.step()
+probe.step()
+{end}
+"""
+
+
+def said_again(options: str = "", end: str = "probe.stop()", **environment: str) -> str:
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", SCRIPT.format(options=options, end=end)], capture_output=True, text=True,
+                          env={"PATH": "", "PYTHONPATH": root, **environment}, check=True)  # fmt: skip
+    assert not done.stdout
+    return done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("end", ["probe.stop()", "", "probe.stop(); probe.stop()"])
+def test_one_line_says_what_was_recorded(end: str) -> None:
+    assert re.fullmatch(r"probe: 1 step, \d+ modules, \d+ tensors → a\.h5 \([\d.]+ KiB\)\n", said_again(end=end))
+
+
+@pytest.mark.thorough
+def test_it_can_be_silenced() -> None:
+    assert said_again(", quiet=True") == said_again(", overwrite=True", PROBE_QUIET="1") == ""
+    assert said_again(", overwrite=True", end='import logging; logging.getLogger("probe").setLevel("WARNING")') == ""
+    root = 'import logging; logging.basicConfig(level="INFO", format="%(name)s|%(message)s")'
+    lines = said_again(", overwrite=True", end=root)
+    assert lines.startswith("probe: 1 step, ") and lines.count("\n") == 1  # once, whatever the root logger prints
+    own = said_again(", overwrite=True", end=f'{root}; logging.getLogger("probe").addHandler(logging.NullHandler())')
+    assert own.startswith("probe|1 step, ") and own.count("\n") == 1  # as the program wants it
+
+
+# Recordings that are probably mistakes
+
+
+def mistake_of(training: Training, other: Training, **options: object) -> list[str]:
+    """Record ``training`` while ``other`` trains; return what is said in the end."""
+    with pytest.warns(ProbeWarning) as caught:
+        probe.start(training.net, "a.h5", overwrite=True, **options)  # type: ignore[arg-type]
+        for _ in range(2):
+            other.net(Tensor(sample((5, 4)))).sum().backward()
+            other.optimizer.step()
+            probe.step()
+        probe.stop()
+    return [str(each.message) for each in caught]
+
+
+def test_another_model_was_trained_than_the_one_recorded() -> None:
+    (text,) = mistake_of(Training(), Training())
+    assert (
+        "nothing was recorded: no module of Net ran" in text and "an optimizer updated other parameters 2 times" in text
+    )
+
+
+def test_the_model_ran_and_another_one_was_trained() -> None:
+    training, other = Training(), Training()
+    inner = other.net.forward
+
+    def with_teacher(x: Tensor) -> Tensor:
+        from tests.toy.tensor import no_grad
+
+        with no_grad():
+            training.net(x)
+        return inner(x)
+
+    other.net.forward = with_teacher  # type: ignore[method-assign]
+    (text,) = mistake_of(training, other)
+    assert "Net ran, but it was not trained" in text and "an optimizer updated other parameters 2 times" in text
+
+
+def test_no_step_was_chosen() -> None:
+    training = Training()
+    (text,) = mistake_of(training, training, steps=[7])
+    assert text == "probe: no step was recorded: 2 steps ended, and steps= chose none of them"
+
+
+def test_nothing_ran() -> None:
+    probe.start(Net(), "a.h5")
+    with pytest.warns(ProbeWarning, match="nothing was recorded: no module of Net ran between"):
+        probe.stop()
+
+
+# Errors
+
+
+def test_errors_of_probe_have_no_other_errors_before_them() -> None:
+    record("a.h5")
+    with pytest.raises(ProbeError) as caught:
+        record("a.h5")
+    assert "During handling" not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(ConfigError) as caught:
+        probe.start(Net(), "b.h5", config="no.yaml")
+    lines = "".join(traceback.format_exception(caught.value))
+    assert "During handling" not in lines and "direct cause" not in lines
+
+
+def test_notebooks_show_errors_of_probe_as_one_line() -> None:
+    pytest.importorskip("IPython")
+    code = "from probe.errors import ExistsError; raise ExistsError('a.h5 exists')"
+    done = subprocess.run([sys.executable, "-m", "IPython", "--colors=NoColor", "-c", code], capture_output=True, text=True,
+                          env={"PYTHONPATH": str(Path(__file__).parents[2]), "HOME": str(Path.cwd())})  # fmt: skip
+    assert (done.stdout + done.stderr).strip() == "ExistsError: a.h5 exists"
+
+
+# ---- Steps that were never told apart, and objects that are no optimizer.
+
+# Steps that were never told apart, and objects that are no optimizer
+
+
+def message(forwards: int) -> str:
+    return (
+        f"probe: probe.step() was never called: all {forwards} forwards are in step 0; call it at the end of each step"
+    )
+
+
+def test_a_loop_without_step_is_told_at_the_end() -> None:
+    training = Training()
+    probe.start(training.net, "a.h5")
+    for _ in range(3):
+        training.net(Tensor(sample((5, 4)))).sum().backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+    with pytest.warns(ProbeWarning) as caught:
+        probe.stop()
+    assert [str(one.message) for one in caught] == [message(3)]
+    assert caught[0].filename == __file__
+
+
+def test_so_is_one_without_an_optimizer_and_one_of_norms() -> None:
+    net = Net()
+    for path, task in (("a.h5", "statistics"), ("b.h5", "norms")):
+        probe.start(net, path, task=task)
+        with no_grad():
+            for _ in range(2):
+                net(Tensor(sample((5, 4))))
+        with pytest.warns(ProbeWarning) as caught:
+            probe.stop()
+        assert [str(one.message) for one in caught] == [message(2)]
+
+
+def test_so_is_one_whose_steps_never_came() -> None:
+    net = Net()
+    probe.start(net, "a.h5", steps=[5])
+    for _ in range(4):
+        net(Tensor(sample((5, 4)))).sum().backward()
+    with pytest.warns(ProbeWarning) as caught:
+        probe.stop()
+    assert [str(one.message) for one in caught] == [message(4)]
+
+
+def test_one_step_needs_no_call() -> None:
+    training = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with probe.capture(training.net, "a.h5"):
+            training.net(Tensor(sample((5, 4)))).sum().backward()
+        for path, updates in (("b.h5", 0), ("e.h5", 1)):  # gradient accumulation
+            with probe.capture(training.net, path):
+                for _ in range(3):
+                    training.net(Tensor(sample((5, 4)))).sum().backward()
+                for _ in range(updates):
+                    training.optimizer.step()
+        probe.start(training.net, "f.h5")
+        for _ in range(3):
+            training.net(Tensor(sample((5, 4)))).sum().backward()
+        training.optimizer.step()
+        probe.stop()
+        with probe.capture(training.net, "c.h5"):
+            training.step()
+            training.net(Tensor(sample((5, 4))))
+            training.net(Tensor(sample((5, 4))))
+        with pytest.raises(KeyError), probe.capture(training.net, "d.h5"):
+            training.net(Tensor(sample((5, 4))))
+            training.net(Tensor(sample((5, 4))))
+            raise KeyError
+
+
+def test_a_block_with_several_updates_is_told_too() -> None:
+    training = Training()
+    with pytest.warns(ProbeWarning) as caught, probe.capture(training.net, "a.h5"):
+        for _ in range(2):
+            training.net(Tensor(sample((5, 4)))).sum().backward()
+            training.optimizer.step()
+    assert [str(one.message) for one in caught] == [message(2)] and caught[0].filename == __file__
+
+
+def test_a_program_that_ends_without_step_is_told_too() -> None:
+    code = (
+        "import probe\nfrom tests.toy import nn\nfrom tests.toy.tensor import Tensor\n"
+        "from probe.testing import sample\nnet = nn.Linear(3, 2)\nprobe.start(net, 'a.h5')\n"
+        "for _ in range(4): net(Tensor(sample((4, 3))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr.count(message(4)) == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("wrong", [Net, object, lambda: SimpleNamespace(step=print)])
+def test_what_is_no_optimizer_is_named(wrong: Any) -> None:
+    value = wrong()
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    with pytest.raises(RecordingError) as caught:
+        probe.start(Net(), "a.h5", optimizer=value)
+    assert str(caught.value) == (
+        f"probe.start() was given optimizer={kind}; expected an optimizer of numpy: leave it out for one of another class, or for updates "
+        "by hand; what the weights become is recorded all the same"
+    )
+    assert not Path("a.h5").exists()

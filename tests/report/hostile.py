@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.testing import sample
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 NAMES = {
     "markup": "<img src=x onerror=alert(1)>", "end of style": "</style><script>alert(1)</script>", "quotes": "'\"`\\",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.toys import GPT, Block, gpt, module, record
 
 DATA = re.compile(r'<script type="text/plain" id="data">([^<]*)</script>')
@@ -85,6 +85,6 @@ def recorded(folder: Path, *, fault: bool = True, **options: Any) -> tuple[Path,
     return record(folder / "a.h5", **options), record(folder / "b.h5", port, **options)
 
 
-def compared(folder: Path, **options: Any) -> probe.comparison.run.Comparison:
+def compared(folder: Path, **options: Any) -> probe.Comparison:
     """Compare the model with its faulty port."""
     return probe.compare(*recorded(folder, **options), mapping=MAPPING)

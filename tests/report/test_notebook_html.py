@@ -1,4 +1,4 @@
-"""What a notebook shows of results and recordings."""
+"""What a notebook shows of results and recordings, and of curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import html
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,36 @@ import numpy as np
 import pytest
 
 import probe
-from probe.comparison.coverage.left_out import LeftOut, What, Why
-from probe.comparison.run import Comparison
-from probe.report.notebook.markup import MOST_ROWS, Column, table
+from probe.answer.comparison import Comparison
+from probe.answer.left_out import LeftOut, What, Why
+from probe.curve_comparison.result import CurveComparison
+from probe.errors import ConfigError
+from probe.report.notebook.markup import MOST_ROWS, Number, table
 from probe.store.reading.reader import Reader
 from tests.report.hostile import NAMES, recorded, visible
 from tests.report.reading import compared
 from tests.toys import gpt, record
 
-TAGS = {"div", "style", "p", "b", "i", "span", "code", "bdi", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+# ---- What a notebook shows of results and recordings.
+
+TAGS = {
+    "div",
+    "style",
+    "p",
+    "b",
+    "i",
+    "span",
+    "code",
+    "bdi",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "ul",
+    "li",
+}
 
 
 class Seen(HTMLParser):
@@ -75,7 +96,7 @@ def test_the_answer_is_the_verdict_the_way_and_what_was_found(answer: Comparison
     first = answer.first_divergence
     assert first is not None and first.evidence[0] in text and f"→ {first.hint}" in text
     assert f"¦relative error¦{first.metrics.rel_l2:.1e} ({first.limit:.1e} is explained)" in text
-    assert "× above the limit · confidence 0.99¦" in text
+    assert "× above the limit" in text and " · confidence 0.99¦" in text
     assert f"{answer.coverage.compared} pairs of tensors" in text and "noise: built-in model" in text
 
 
@@ -177,7 +198,7 @@ def test_statistics_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_is_said(tmp_path: Path) -> None:
-    from tests.files import Tensor, write_tensors
+    from tests.store.files import Tensor, write_tensors
 
     write_tensors(tmp_path / "x.h5", [Tensor(np.array([1.0, np.nan, np.inf]))], values=False)
     with probe.open(tmp_path / "x.h5") as run:
@@ -226,9 +247,9 @@ def test_colours_are_those_of_the_theme(answer: Comparison) -> None:
 
 
 def test_a_table_says_what_it_left_out() -> None:
-    made = table([Column("n", True)], [[n] for n in range(MOST_ROWS + 3)])
+    made = table([Number("n")], [[n] for n in range(MOST_ROWS + 3)])
     assert made.count("<td") == MOST_ROWS and "and 3 more" in made
-    assert "more" not in table([Column("n")], [[1]]) and "and 9 more" in table([Column("n")], [[1]], 10)
+    assert "more" not in table(["n"], [[1]]) and "and 9 more" in table(["n"], [[1]], 10)
 
 
 # Names
@@ -262,3 +283,88 @@ def test_names_in_a_table_of_pandas(tmp_path: Path) -> None:
     get = everything(tmp_path, name)[0]
     page = get().table()[["path_a", "class_a", "slot_a"]]._repr_html_()
     assert html.escape(name, quote=False) in page and "<img" not in page
+
+
+# ---- A comparison of curves in a notebook.
+
+STEPS, FAULT = 300, 200
+NAMES_CURVES = {"loss": 3.0, "<b>$x^2$ $\\frac{$</b>": 1.0}
+
+
+def log(path: Path, jump: float = 0.0) -> Path:
+    """Write a log of curves that fall, one of which jumps at a step."""
+    rng = np.random.default_rng(0)
+    rows = [",".join(["step", *NAMES_CURVES])]
+    for step in range(STEPS):
+        values = [value * np.exp(-step / 100) + 1 + 1e-3 * rng.standard_normal() for value in NAMES_CURVES.values()]
+        values[0] += jump * (step >= FAULT)
+        rows.append(",".join(map(str, [step, *values])))
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def answer_curves(tmp_path_factory: pytest.TempPathFactory) -> CurveComparison:
+    folder = tmp_path_factory.mktemp("curves")
+    return probe.curves(log(folder / "a.csv"), log(folder / "b.csv", 0.3))
+
+
+def test_the_answer(answer_curves: CurveComparison) -> None:
+    text = shown(answer_curves)
+    assert text.startswith("DIVERGED A a.csv · B b.csv¦loss leaves the noise band: ")
+    assert f"¦loss¦out of the band¦{STEPS}¦{FAULT}¦" in text and f"→ {answer_curves.findings[0].hint}" in text
+    assert "noise¦built-in limits, and what the steps before show" in text
+
+
+def test_names_are_text_curves(answer_curves: CurveComparison) -> None:
+    seen = Seen(answer_curves._repr_html_())
+    assert seen.tags <= TAGS and "¦<b>$x^2$ $\\frac{$</b>¦" in seen.text
+
+
+def test_undecided_says_why_once_curves(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.csv")
+    found = probe.curves(path, path)
+    text = shown(found)
+    assert text.startswith("UNDECIDED A a.csv · B a.csv¦")
+    assert found.doubts and all(text.count(doubt) == 1 for doubt in found.doubts)
+
+
+class TestPicture:
+    """Drawn without a file."""
+
+    @pytest.fixture(autouse=True)
+    def closed(self) -> Iterator[None]:
+        pytest.importorskip("matplotlib").use("agg")
+        yield
+        from matplotlib import pyplot as plt
+
+        plt.close("all")
+
+    def test_axes_are_returned(self, answer_curves: CurveComparison) -> None:
+        axes = answer_curves.plot()
+        assert axes.shape == (1, 2)
+        a, b = axes[0, 0].lines[:2]
+        assert a.get_ydata().tolist() == answer_curves["loss"].pair.a.tolist()
+        assert b.get_ydata().tolist() == answer_curves["loss"].pair.b.tolist()
+        assert axes[0, 1].get_title("left") == "B − A, out of the band"
+
+    def test_into_a_file_nothing_is_left_open(self, answer_curves: CurveComparison, tmp_path: Path) -> None:
+        from matplotlib import pyplot as plt
+
+        axes = answer_curves.plot(tmp_path / "c.png")
+        assert axes.shape == (1, 2) and (tmp_path / "c.png").stat().st_size > 10_000 and not plt.get_fignums()
+
+    def test_names_are_no_formulas(self, tmp_path: Path) -> None:
+        name = next(name for name in NAMES_CURVES if name != "loss")
+        found = probe.curves(log(tmp_path / "a.csv"), log(tmp_path / "b.csv", 0.3), only=[name.replace("[", "?")])
+        axes = found.plot()
+        axes[0, 0].figure.canvas.draw()
+        assert axes[0, 0].get_title("left") == name
+
+    def test_nothing_to_draw(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("step,loss\n1,2.0\n2,2.0\n", encoding="utf-8")
+        (tmp_path / "b.csv").write_text("step,loss\n8,2.0\n9,2.0\n", encoding="utf-8")
+        found = probe.curves(tmp_path / "a.csv", tmp_path / "b.csv")
+        for path, where in ((None, ""), (tmp_path / "x.png", f" into {tmp_path / 'x.png'}")):
+            with pytest.raises(ConfigError, match=f"nothing to draw{where}: the two runs have no curve with a step in"):
+                found.plot(path)

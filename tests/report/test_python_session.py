@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.comparison.answer import Comparison
+from probe.answer.comparison import Comparison
 from probe.errors import ConfigError, NotRecordedError, StoreError
 from probe.numbers.boxes import box_of
 from probe.recording import Recording
 from probe.report.formats.arrays import axis_names
 from probe.store.reading.reader import Reader
+from tests.toy import nn
 from tests.toys import gpt, module, record
 
 NORM = "layers.1.norm2"
@@ -269,7 +269,7 @@ def test_slices_read_only_what_they_need(tmp_path: Path, monkeypatch: pytest.Mon
         def forward(self, x: Any) -> Any:
             return self.fc(x).sum()
 
-    from probe.adapters.numpy.tensor import Tensor
+    from tests.toy.tensor import Tensor
 
     model = Wide()
     path = tmp_path / "wide.h5"

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ConfigError
-from probe.report.names import harmless
+from probe.report.layout import harmless
 from probe.report.table import COLUMNS, TEXTS, as_csv, frame, rows, safe_text, write_parquet
 from tests.cli.running import run
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 NAMES = [
     "=1+1",
@@ -41,7 +41,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "output.md"
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> probe.comparison.run.Comparison:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> probe.Comparison:
     folder = tmp_path_factory.mktemp("tables")
     for file, factor in (("a.h5", 1.0), ("b.h5", 0.5)):
         model = nn.Sequential()

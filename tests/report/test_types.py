@@ -17,12 +17,12 @@ import pytest
 
 import probe
 from probe import records
-from probe.commands.defaults import FRAMEWORKS, METRICS, PRESET_NAMES
-from probe.comparison.answer import Comparison
-from probe.comparison.result import Divergence, SlotResult, SlotResults
-from probe.comparison.why import Why
+from probe.answer.comparison import Comparison
+from probe.answer.result import Divergence, SlotResult, SlotResults
+from probe.answer.why import Why
 from probe.config import Batch, Compression, RecordOptions
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
+from probe.defaults import FRAMEWORKS, METRICS, PRESET_NAMES
 from probe.matching import Direction
 from probe.recording import ModuleRecords, Observed, Recording
 from probe.replaying.two_models import auto_diff
@@ -54,9 +54,9 @@ from typing import Any, assert_type
 import numpy as np
 
 import probe
-from probe.comparison.answer import Comparison
-from probe.comparison.result import Divergence, SlotResult, SlotResults, Verdict
-from probe.comparison.why import Why
+from probe.answer.comparison import Comparison
+from probe.answer.result import Divergence, SlotResult, SlotResults, Verdict
+from probe.answer.why import Why
 from probe.curve_comparison import CurveComparison
 from probe.recording import ModuleRecords, Observed, Recording
 from probe.records import MetricName, Role, TaskName
@@ -197,7 +197,7 @@ HEAD = """
 from typing import Any
 
 import probe
-from probe.comparison.answer import Comparison
+from probe.answer.comparison import Comparison
 from probe.curve_comparison import CurveComparison
 from probe.recording import Recording
 

@@ -12,12 +12,12 @@ import pytest
 
 import probe
 from probe import session
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.errors import ConfigError, ExistsError, ProbeWarning, StoreError
 from probe.integrations.recording import TrainerRecording, harmless
 from probe.testing import Recording, sample
-from tests.long_runs import Net, alone  # noqa: F401
+from tests.recorder.long_runs import Net, alone  # noqa: F401
+from tests.toy import nn
+from tests.toy.tensor import Tensor, no_grad
 
 
 class WithLoss(Net):

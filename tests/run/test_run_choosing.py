@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.testing import sample
-from tests.long_runs import Net, alone  # noqa: F401
+from tests.recorder.long_runs import Net, alone  # noqa: F401
+from tests.toy import nn
+from tests.toy.tensor import Tensor, no_grad
 from tests.unaided import FILE, recorded, roots, watched
 
 

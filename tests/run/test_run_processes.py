@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trainings.unaided import hooked
+from probe.adapters.frameworks import FRAMEWORKS
 from probe.errors import StoreError
 from probe.run import interpreter_start
-from probe.run.imports import FRAMEWORKS
 from probe.run.order import OPTIONS, PATH, RECORDING, Order, inherited
 from probe.testing import Recording
 from tests.limits import HANGS
+from tests.programs import hooked
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
 import os, sys
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 import numpy as np
 
 def train(steps=2):
@@ -210,15 +210,12 @@ def test_every_option_of_start_can_be_written(tmp_path: Path) -> None:
 
     written = {option.name for option in RECORDING} - {"models"}
     asked = {"parallel"}  # groups are asked of the framework
-    assert written == set(inspect.signature(start).parameters) - {"model", "level", "optimizer"} - asked
+    assert written == set(inspect.signature(start).parameters) - {"model", "optimizer"} - asked
 
 
-def test_the_frameworks_are_those_that_have_adapters() -> None:
-    from probe.adapters.base import _ADAPTERS
-
-    assert set(FRAMEWORKS.values()) == set(_ADAPTERS)
-    for name, framework in FRAMEWORKS.items():
-        assert f"{_ADAPTERS[framework][2]}.".startswith(f"{name}.")
+def test_a_framework_is_waited_for_by_what_holds_its_modules() -> None:
+    for framework in FRAMEWORKS.values():
+        assert framework.base.replace(":", ".").startswith(f"{framework.module}.")
 
 
 def test_an_import_that_fails_is_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ import pytest
 from rich.cells import cell_len
 
 import probe
-from probe.adapters.numpy import nn
-from probe.comparison.result import Verdict
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
+from probe.answer.result import Verdict
 from probe.report.html import as_html
 from probe.report.text import render
 from probe.settings.reading.recordings import recorded
 from probe.settings.resolving import resolved
+from tests.toy import nn
 from tests.toys import GPT, gpt, module, record
 
 LLAMA = {"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
@@ -187,7 +187,7 @@ def test_odd_configurations_cost_nothing(config: dict[str, Any], against: Agains
 
 
 def test_a_fault_in_here_costs_the_section_alone(against: Against, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.comparison.settings.held_against", lambda a, b: 1 / 0)
+    monkeypatch.setattr("probe.answer.settings.held_against", lambda a, b: 1 / 0)
     found = against(with_config(other_eps, rms_norm_eps=1e-3))
     assert found.verdict is Verdict.DIVERGED and found.settings == ()
     assert [note.facts["hint"] for note in found.notes if note.code == "hint-failed"] == ["settings"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.settings import reference_page
 from probe.adapters.shared.environment import variables
-from probe.comparison.result import Kind as FindingKind
+from probe.answer.result import Kind as FindingKind
 from probe.diagnosis.table import HINTS
 from probe.records import Phase, Role
 from probe.settings.setting import Dialect, Kind, Setting
-from probe.settings.table import BY_NAME, TABLE
-from probe.settings.table.checklist import CHECKLIST, FROM_RECORDINGS
+from probe.settings.table import BY_NAME, CHECKLIST, FROM_RECORDINGS, MINDFORMERS_TYPES, MODELS, TABLE
 from probe.settings.table.determinism import STEPS, TRAPS
-from probe.settings.table.models import MINDFORMERS_TYPES, MODELS
 from probe.settings.values import Unreadable, made, normalised
 
 DERIVED = {
@@ -113,9 +110,3 @@ def test_adapters_record_every_variable_that_is_looked_at(name: str, monkeypatch
 def test_places_and_secrets_are_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     assert name not in variables()
-
-
-def test_the_page_is_what_the_table_says() -> None:
-    assert reference_page.page() == reference_page.PAGE.read_text(encoding="utf-8"), (
-        "run python -m benchmarks.settings.reference_page"
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.comparison.result import Verdict
+from probe.answer.result import Verdict
 
 REPO = Path(__file__).parents[2]
 PROGRAM = """

@@ -1,25 +1,37 @@
-"""Files that cannot be made, are somebody else's, or are damaged; names that no file was made for."""
+"""Files that cannot be made, are somebody else's, are damaged, or are pointers of Git LFS; the collections in which HDF5 keeps texts."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
+import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from probe.errors import ExistsError, FormatError, RecordingError, StoreError
+import probe
+from probe.checkpoints import open_checkpoint
+from probe.curve_comparison.reading.files import read_curves
+from probe.damage import Damaged
+from probe.errors import ExistsError, FormatError, ProbeError, RecordingError, StoreError
 from probe.numbers.packed import SIZE
 from probe.numbers.sketch import WIDTH
+from probe.settings.reading.files import read
+from probe.store.reading import heaps
 from probe.store.reading.reader import Reader
-from probe.store.writing import names as names_module
 from probe.store.writing import system
 from probe.store.writing import writer as writer_module
 from probe.store.writing.writer import Writer
+from probe.structure.printed import record_printed
 from probe.testing import sample
-from tests.rows import INFO, add_record, end_step, module, write
+from tests.store.rows import INFO, add_record, end_step, module, write
+
+# ---- Files that cannot be made, are somebody else's, or are damaged; names that no file was made for.
 
 # ---- places that cannot be written ---------------------------------------------------------------------
 
@@ -112,7 +124,7 @@ def test_a_flipped_bit_in_the_superblock_is_noticed(at: int, tmp_path: Path) -> 
 
 def test_names_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One text for all that is too much, so that it is said once; what has a name is recorded on."""
-    monkeypatch.setattr(names_module, "_NAMES_LIMIT", 10_500)
+    monkeypatch.setattr(writer_module, "_NAMES_LIMIT", 10_500)
     writer = Writer(tmp_path / "a.h5", INFO)
     said = set()
     for number in range(1000):
@@ -169,3 +181,52 @@ def test_no_chunk_is_written_for_sketches_that_are_not_there(tmp_path: Path) -> 
         assert file["sketches"].shape == (3000, 61) and file["sketches"].id.get_storage_size() == 0
     with Reader(tmp_path / "a.h5") as reader:
         assert not reader.sketches.any() and reader.records["dtype"][0] == b"float8_e4m3b11fnuz"
+
+
+# ---- The collections in which HDF5 keeps texts, looked at before HDF5 walks through them.
+
+
+def collection(*objects: tuple[int, int, bytes]) -> io.BytesIO:
+    """Return a file of one collection: index, length and bytes of each object, as they stand there."""
+    body = b"".join(struct.pack("<HHIQ", index, 1, 0, length) + data for index, length, data in objects)
+    return io.BytesIO(struct.pack("<4sB3xQ", b"GCOL", 1, 16 + len(body)) + body)
+
+
+def test_a_collection_that_ends_where_it_should() -> None:
+    file = collection((1, 3, b"abc" + bytes(5)), (2, 8, b"x" * 8), (0, 16, b""))
+    heaps.check(file, [0], len(file.getvalue()))
+
+
+@pytest.mark.parametrize(
+    "objects, place",
+    [([(1, 99, b"x" * 8)], 0), ([(1, 2**64 - 1, b"x" * 8)], 0), ([(0, 17, b"")], 0), ([(1, 8, b"x" * 8)], 1), ([(1, 8, b"x" * 8)], 10**6)],
+    ids=["longer", "as long as it gets", "more free than there is", "elsewhere", "behind the end"],
+)  # fmt: skip
+def test_a_collection_that_does_not(objects: list[tuple[int, int, bytes]], place: int) -> None:
+    file = collection(*objects)
+    with pytest.raises(Damaged):
+        heaps.check(file, [place], len(file.getvalue()))
+
+
+# ---- A pointer of Git LFS, which stands where a large file should, is called one by everything that opens files.
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00ff\nsize 4976698672\n"
+OPENS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "a recording": ("a.h5", probe.open),
+    "weights": ("model.safetensors", open_checkpoint),
+    "weights of torch": ("pytorch_model.bin", open_checkpoint),
+    "an index": ("model.safetensors.index.json", open_checkpoint),
+    "a configuration": ("config.json", lambda path: read(str(path))),
+    "a script": ("run.sh", lambda path: read(str(path))),
+    "a log": ("train.log", read_curves),
+    "a tree": ("tree.txt", lambda path: record_printed(path, path.with_suffix(".h5"))),
+}
+
+
+@pytest.mark.parametrize("case", OPENS)
+def test_a_pointer_is_called_one(case: str, tmp_path: Path) -> None:
+    name, opens = OPENS[case]
+    path = tmp_path / name
+    path.write_text(POINTER)
+    with pytest.raises(ProbeError, match=f"{name} is a pointer of Git LFS, not the file itself: run git lfs pull"):
+        opens(path)

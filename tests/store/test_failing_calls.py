@@ -1,8 +1,4 @@
-"""Every system call of the writer fails, at every occurrence: listed steps are exact, the training ends as without probe.
-
-Here some occurrences of reads and of the rarer ways to fail; `PROBE_FAILING=1` takes all.
-`python -m benchmarks.failing_calls` does the same from outside of the process, with every error number and with kills.
-"""
+"""Every system call of the writer fails, a disk is full at any write, trainings are killed: listed steps are exact, the training ends as without probe."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import errno
 import functools
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,22 +18,30 @@ import h5py
 import numpy as np
 import pytest
 
-from benchmarks import kill
-from benchmarks.failing_calls import training
 from probe.config import Compression
 from probe.errors import StoreError
+from probe.records import CompressionName
 from probe.store import compression, journal
 from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
 from probe.store.writing import system
 from probe.store.writing.uncached import LEAST
 from probe.store.writing.writer import Writer
-from tests.compressing import COMPRESSIONS
-from tests.failing import CALLS, Failing
+from tests.limits import HANGS
 from tests.resources import handles
-from tests.rows import INFO, add_record, end_step
+from tests.store import failing_training as training
+from tests.store import killing
+from tests.store.compressing import COMPRESSIONS
+from tests.store.failing import CALLS, Failing
+from tests.store.rows import INFO, add_record, end_step
 
 pytestmark = pytest.mark.thorough
+
+
+# ---- Every system call of the writer fails, at every occurrence: listed steps are exact, the training ends as without probe.
+#
+# Here some occurrences of reads and of the rarer ways to fail; `PROBE_FAILING=1` takes all.
+# `python -m benchmarks.failing_calls` does the same from outside of the process, with every error number and with kills.
 
 FAILURES: dict[str, dict[str, Any]] = {
     "once": {"error": errno.ENOSPC},
@@ -62,10 +67,10 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> kill.Expected:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> killing.Expected:
     path = tmp_path_factory.mktemp("whole") / "a.h5"
     training.train(path)
-    return kill.Expected(path, 0.0)
+    return killing.Expected(path, 0.0)
 
 
 def steps_of(commits: int) -> int:
@@ -92,7 +97,7 @@ def tried(failure: str, calls: list[tuple[str, int]]) -> list[int]:
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_every_call_in_turn(
-    failure: str, calls: list[tuple[str, int]], alone: bytes, earlier: bytes, expected: kill.Expected, tmp_path: Path
+    failure: str, calls: list[tuple[str, int]], alone: bytes, earlier: bytes, expected: killing.Expected, tmp_path: Path
 ) -> None:
     path, before, left = tmp_path / "a.h5", handles(), []
     for number in tried(failure, calls):
@@ -115,7 +120,7 @@ def test_calls_of_a_compressed_recording(
     how: Compression,
     alone: bytes,
     earlier: bytes,
-    expected: kill.Expected,
+    expected: killing.Expected,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,7 +142,7 @@ def test_calls_of_a_compressed_recording(
 
 @pytest.mark.parametrize("call", ["pwritev", "overwrite", "pread"])
 def test_a_call_that_does_a_part_is_made_again(
-    call: str, alone: bytes, earlier: bytes, expected: kill.Expected, tmp_path: Path
+    call: str, alone: bytes, earlier: bytes, expected: killing.Expected, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.h5"
     for number in range(0, 1000, STRIDE):
@@ -156,7 +161,7 @@ def test_the_readable_tree_is_made_whole_or_not_at_all(call: str, earlier: bytes
     """A recording is not lost by what only makes it easier to read."""
     path, number = tmp_path / "a.h5", 0
     path.write_bytes(earlier)
-    whole, names = kill.Expected(path, 0.0), names_of(path)
+    whole, names = killing.Expected(path, 0.0), names_of(path)
     with h5py.File(path, "r+") as file:
         del file["tree"]
     without = path.read_bytes()
@@ -244,3 +249,117 @@ def test_the_writer_makes_no_other_calls() -> None:
 
 
 _OF_PATHS = {"unlink", "rename", "exists", "stat", "open", "touch"}
+
+
+# ---- A disk that is full at any write: the training ends as without probe, one message, complete steps can be read.
+#
+# Twice: no file can grow beyond a limit, and, where a tmpfs can be mounted, one really has no more room. `PROBE_FULL=1` tries
+# every page of that tmpfs in place of some. `test_failing_calls` lets each call in turn fail.
+
+ROOT = Path(__file__).parents[2]
+STEPS = 3
+
+
+def record(
+    path: Path, alone: bytes, expected: killing.Expected, why: str, how: CompressionName | None = None
+) -> int | None:
+    """Train while writing may fail; return the complete steps, None when nothing failed, −1 when no file was made."""
+    compression._LEAST = 4096
+    said = training.record(path, alone, steps=STEPS, run=functools.partial(training.train, compression=how))
+    assert said is None or f": {why}; " in said or f"] {why}); " in said, said
+    steps = training.check(path, expected, said, 0)
+    return None if said is None else steps
+
+
+@pytest.fixture(scope="module")
+def expected_full(tmp_path_factory: pytest.TempPathFactory) -> killing.Expected:
+    path = tmp_path_factory.mktemp("whole") / "a.h5"
+    training.train(path, STEPS)
+    return killing.Expected(path, 0.0)
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from tests.store.test_failing_calls import *
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python has it, unless somebody changed it
+alone = training.train(None, STEPS)
+whole = killing.Expected(Path(sys.argv[1]), 0.0)
+for size in map(int, sys.argv[4:]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    print(record(Path(sys.argv[2]) / f"{size}.h5", alone, whole, "File too large", sys.argv[3] or None))
+"""
+
+
+def in_a_process(code: str, *arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, env=environment)
+
+
+@pytest.mark.parametrize("how", ["", *COMPRESSIONS])
+def test_a_limit_on_the_size_of_files(how: str, expected_full: killing.Expected, tmp_path: Path) -> None:
+    pytest.importorskip("resource")
+    whole = expected_full.path.stat().st_size
+    sizes = [*range(1000, 2 * whole, whole // (8 if how else 20))]
+    done = in_a_process(LIMITED, expected_full.path, tmp_path, how, *sizes)
+    assert (done.returncode, done.stderr) == (0, "")
+    steps = [None if line == "None" else int(line) for line in done.stdout.split()]
+    failed = [step for step in steps if step is not None]
+    assert steps[0] == -1 and steps[-1] is None
+    assert failed == sorted(failed) and {-1, 0, 1} <= set(failed)
+
+
+TMPFS = """
+import sys
+from tests.store.test_failing_calls import *
+
+shutil.disk_usage = lambda path: shutil._ntuple_diskusage(1 << 50, 0, 1 << 50)  # what is foretold is another message
+place, stride = Path(sys.argv[2]), int(sys.argv[3])
+alone, whole = training.train(None, STEPS), killing.Expected(Path(sys.argv[1]), 0.0)
+ballast = place / "ballast"
+pages = os.statvfs(place).f_bavail
+for free in range(2, pages, stride):
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (pages - free) * 4096)
+    done = record(place / "a.h5", alone, whole, "No space left on device")
+    print(done, flush=True)
+    ballast.unlink()
+    (place / "a.h5").unlink(missing_ok=True)
+    if done is None:
+        break
+"""
+MOUNT = 'mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
+
+
+def test_a_tmpfs_without_room(expected_full: killing.Expected, tmp_path: Path) -> None:
+    """In a mount namespace of its own, which goes with the process."""
+    prefix = ("unshare", "--map-root-user", "--mount", "sh", "-c", MOUNT, str(tmp_path))
+    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here; every write in turn was made to fail all the same")
+    stride = 1 if os.environ.get("PROBE_FULL") else 13
+    done = in_a_process(TMPFS, expected_full.path, tmp_path, stride, prefix=prefix)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.split()
+    steps = [int(line) for line in lines[:-1]]
+    print(f"tmpfs: {len(lines)} sizes")
+    assert lines[-1] == "None" and len(steps) > 10
+    assert steps == sorted(steps) and {-1, 0, 1} <= set(steps)
+
+
+# ---- Trainings killed at random moments. `PROBE_KILLS=500` is what `python -m benchmarks.kill --runs 500` does.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("how", [None, *COMPRESSIONS])
+def test_what_a_killed_training_leaves_is_exact(
+    how: CompressionName | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = int(os.environ.get("PROBE_KILLS", "6" if how is None else "3"))
+    monkeypatch.setattr(killing, "STEPS", 20)
+    monkeypatch.setattr(compression, "_LEAST", 4096)
+    found = killing.kill(functools.partial(killing.train_numpy, compression=how), runs, tmp_path)
+    print(found)
+    assert found.exact == runs
+    assert found.steps > 2 * runs

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.numbers.sketch import axes_of, splitmix64
 from probe.numbers.statistics import measure
 from probe.records import HashKind, Phase, Role, StepState
 from probe.store import schema
 from probe.testing import sample
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.vectors import SPECIFICATION, array_of, assert_vector, blocks, vectors
 
 TEXT = SPECIFICATION.read_text(encoding="utf-8")

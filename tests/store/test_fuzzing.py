@@ -6,7 +6,6 @@ cause: ``gzip -c fuzz-fell/KIND-0-1.h5 > tests/data/fuzz/KIND-cause.h5.gz``.
 
 from __future__ import annotations
 
-import gzip
 import sys
 from pathlib import Path
 
@@ -16,53 +15,30 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from benchmarks.fuzz.mutators import EDGES
-from benchmarks.fuzz.trials import TRIALS, quietly, read_whole
-from benchmarks.fuzz.workers import Kind, prepared, run
 from probe.errors import FormatError
 from probe.store import schema
 from probe.store.reading.reader import Reader
+from tests.programs import ROOT, benchmark
+from tests.toys import record
 
-CASES = sorted((Path(__file__).parents[1] / "data" / "fuzz").glob("*.gz"))
+CASES = ROOT / "tests" / "data" / "fuzz"
+EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF)
 COUNTS = {"recordings": 60, "mappings": 150, "options": 150, "curves": 300, "checkpoints": 1000, "batches": 500}
 only_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="its memory and the files that are opened are watched as Linux does"
 )
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
-    """Valid inputs of each kind, made when they are asked for."""
-    folder = tmp_path_factory.mktemp("fuzz")
-    return _Made(folder)
-
-
-class _Made(dict[str, Kind]):
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def __missing__(self, name: str) -> Kind:
-        self[name] = prepared(name, self.folder / name)
-        return self[name]
-
-
 @only_linux
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", COUNTS)
-def test_no_mutated_input_falls(name: str, kinds: dict[str, Kind], tmp_path: Path) -> None:
-    tally = run(kinds[name], COUNTS[name], 12, tmp_path)
-    assert tally.count == COUNTS[name] and tally.fell == {}
-    assert 0 < tally.outcomes["refused"] < tally.count
+@pytest.mark.parametrize("kind", COUNTS)
+def test_no_mutated_input_falls(kind: str, tmp_path: Path) -> None:
+    said = benchmark("fuzz", "--kind", kind, "--count", str(COUNTS[kind]), "--seed", "12", "--keep", str(tmp_path))
+    assert said.startswith(f"{kind}: {COUNTS[kind]} inputs") and "'refused'" in said
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.partition(".")[0])
-def test_what_fell_once_stands(case: Path, kinds: dict[str, Kind], tmp_path: Path) -> None:
-    name, suffix = case.name.partition("-")[0], case.name.removesuffix(".gz").partition(".")[2]
-    path = tmp_path / f"case.{suffix}"
-    path.write_bytes(gzip.decompress(case.read_bytes()))
-    kind = kinds[name]
-    assert quietly(TRIALS[name], kind.valid(kind.seeds[0]), path)
+def test_what_fell_once_stands() -> None:
+    said = benchmark("fuzz", "--cases", str(CASES))
+    assert len(said.splitlines()) == len(list(CASES.glob("*.gz"))) > 0
 
 
 # ---- single changes, typed -----------------------------------------------------------------------------
@@ -85,14 +61,32 @@ def value_for(data: st.DataObject, dtype: np.dtype) -> object:
     return data.draw(TEXTS).encode("utf-8", "replace")
 
 
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("valid")
+    tasks = ("statistics", "tensor", "structure", "norms")
+    return [record(folder / f"{task}.h5", steps=2, task=task).read_bytes() for task in tasks]
+
+
+def read_whole(reader: Reader) -> None:
+    """Read all that a recording offers."""
+    for name in ("info", "modules", "parameters", "slots", "shapes", "records", "calls", "sketches", "scalars", "notes",
+                 "optimizer", "environment", "behind_last_step", "steps_made"):  # fmt: skip
+        getattr(reader, name)
+    for index, parameter in enumerate(reader.parameters):
+        reader.axis_sums(0, index, range(len(parameter.shape)))
+    for tensor in set(reader.records["tensor"].tolist()) - {-1}:
+        reader.values(tensor)
+
+
 @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())
 def test_a_changed_value_is_read_or_refused(
-    data: st.DataObject, kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, recordings: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Whatever stands in a row: all that a reader offers is there, or it says which table is damaged."""
     path = tmp_path_factory.mktemp("typed") / "a.h5"
-    path.write_bytes(data.draw(st.sampled_from(kinds["recordings"].seeds)).data)
+    path.write_bytes(data.draw(st.sampled_from(recordings)))
     with h5py.File(path, "r+") as file:
         table = file[data.draw(st.sampled_from([name for name in TABLES if len(file[name])]))]
         name, rows = table.name, table[()]

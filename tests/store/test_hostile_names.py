@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ProbeWarning
 from probe.records import Role
 from probe.store.reading.reader import Reader
 from probe.testing import Recording, sample
 from tests.cli.running import run
 from tests.resources import resident
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 NAMES = {
     "slash": "a/b", "slash first": "/a", "dot": ".", "dots": "..", "dotted": "a..b.", "NUL": "a\0b", "newline": "a\nb",
@@ -150,7 +150,7 @@ def test_more_slots_than_there_is_room_for(
     kind: str, count: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What there is room for is recorded; what there is none for is said once, and costs next to nothing."""
-    monkeypatch.setattr("probe.store.writing.names._NAMES_LIMIT", 4 << 20)
+    monkeypatch.setattr("probe.store.writing.writer._NAMES_LIMIT", 4 << 20)
     one = Tensor(np.ones(1, np.float32))
 
     def forward(module: nn.Module, x: Tensor, step: int) -> Any:
@@ -178,7 +178,7 @@ def test_more_slots_than_there_is_room_for(
 
 
 def test_a_million_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.store.writing.names._NAMES_LIMIT", 10_000)
+    monkeypatch.setattr("probe.store.writing.writer._NAMES_LIMIT", 10_000)
     model = nn.Sequential(nn.ReLU())
     with pytest.warns(ProbeWarning) as caught, probe.capture(model, tmp_path / "a.h5", task="tensor"):
         for size in range(300):

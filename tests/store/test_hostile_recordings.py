@@ -16,15 +16,15 @@ import pytest
 import xxhash
 from h5py import h5d, h5p, h5s
 
-from probe.comparison.coverage.left_out import What
-from probe.comparison.run import compare
+from probe.answer.left_out import What
+from probe.comparing import compare
 from probe.errors import FormatError
 from probe.store import journal
 from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
 from probe.store.writing.writer import Writer
 from probe.testing import sample
-from tests.rows import INFO, add_record, end_step
+from tests.store.rows import INFO, add_record, end_step
 
 SECRET = b"root:x:0:0:root:/root:/bin/bash\n" * 2048
 
@@ -100,15 +100,6 @@ def virtual(file: h5py.File, name: str, secret: Path) -> None:
     layout[...] = h5py.VirtualSource(str(secret.with_suffix(".h5")), "it", old.shape, old.dtype)
     del file[name]
     file.create_virtual_dataset(name, layout)
-
-
-def user_filter(file: h5py.File, name: str, secret: Path) -> None:
-    remade(
-        file,
-        name,
-        lambda how: how.set_filter(h5py.h5z.FILTER_SCALEOFFSET, 0, (2, 3)),
-        chunks=(8, *file[name].chunks[1:]),
-    )
 
 
 LAYOUTS = {"external values": external_values, "an external link": external_link, "a soft link": soft_link,

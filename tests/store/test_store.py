@@ -1,8 +1,11 @@
-"""What is written is what is read: records, tensors of every dtype, names of every kind, the readable tree."""
+"""What is written is what is read: records, tensors of every dtype, names, the readable tree, tables stored otherwise, rows in order."""
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -16,15 +19,25 @@ import pytest
 from hypothesis import strategies as st
 
 from probe.errors import ExistsError, FormatError, NotRecordedError, StoreError
+from probe.matching.automatic.weights.packing import order_between
+from probe.numbers.fused import order_of, reordered
 from probe.numbers.packed import pack
 from probe.numbers.statistics import dtype_of, measure
-from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, StepState
+from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo, StepState
 from probe.store import schema
+from probe.store.places import Unshared
+from probe.store.reading import layout
 from probe.store.reading.reader import Reader
+from probe.store.tables import Table
 from probe.store.tree import storable_text
+from probe.store.writing import creation
 from probe.store.writing.writer import Writer
 from probe.testing import DTYPES, arrays, sample
-from tests.rows import INFO, add_record, end_step, module, write
+from tests.limits import HANGS
+from tests.store.rows import INFO, add_record, end_step, module, write
+from tests.toys import record
+
+# ---- What is written is what is read: records, tensors of every dtype, names of every kind, the readable tree.
 
 SETTINGS = hypothesis.settings(max_examples=40, deadline=None)
 TEXT = st.text(st.characters(), max_size=8) | st.sampled_from(["a\0b", "\ud800", "x\udcff.y", "é😀", "a/b", ".", ""])
@@ -417,3 +430,169 @@ def test_a_part_that_is_missing_is_named(table: str, tmp_path: Path) -> None:
     with Reader(tmp_path / "a.h5") as reader, pytest.raises(FormatError) as caught:
         reader.records, reader.sketches, reader.slots, reader.shapes, reader.values(0)
     assert str(caught.value).startswith(f"{tmp_path / 'a.h5'} is damaged: {name} cannot be read (")
+
+
+# ---- In which order rows lie, read from one number for each.
+
+ROWS = np.random.default_rng(0).normal(size=96)
+
+
+@pytest.mark.parametrize(
+    "order", [order_of((1, 1, 1), 1, 4), order_of((1, 1), 8, 1), order_of((4, 1, 1), 1, 2), (2, 0, 3, 1)]
+)
+def test_any_order_of_equal_rows_is_found(order: tuple[int, ...]) -> None:
+    assert order_between(reordered(ROWS, order), ROWS) == order
+
+
+def test_a_usual_order_is_found_of_rows_that_were_cast() -> None:
+    order = order_of((1, 1, 1), 1, 4)
+    cast = ROWS * (1 + 2e-3 * np.random.default_rng(1).normal(size=len(ROWS)))
+    assert order_between(reordered(cast, order), ROWS) == order
+    assert order_between(reordered(cast, order_of((4, 1, 1), 1, 2)), ROWS) is None
+
+
+def test_rows_that_lie_alike_and_other_rows() -> None:
+    assert order_between(ROWS * 1.001, ROWS) == ()
+    assert order_between(np.sort(np.random.default_rng(2).normal(size=96)), ROWS) is None
+    assert order_between(ROWS, ROWS[:48]) is None
+
+
+# ---- Tables of one name that are stored otherwise, read in one process.
+
+TABLES = [
+    np.array([(1, 0.5)], [("step", "<i4"), ("value", "<f4")]),
+    np.array([(1, 0.5, 7)], [("step", "<i8"), ("value", "<f8"), ("more", "<u2")]),
+    np.array([(2, "a"), (3, "bc")], [("step", "<i4"), ("name", h5py.string_dtype())]),
+    np.array([(2, 4)], [("step", "<i4"), ("name", "<i4")]),
+    np.arange(6, dtype="<f8").reshape(2, 3),
+]
+
+
+@pytest.mark.parametrize("first", range(len(TABLES)))
+def test_each_is_read_as_it_is_stored(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rows of a table are is kept for the next one of its name, where that is stored alike."""
+    monkeypatch.setattr(layout, "_check_columns", lambda *_: None)  # these are no tables of a recording
+    for number in (first, *range(len(TABLES)), first):
+        table = TABLES[number]
+        with h5py.File(tmp_path / "table.h5", "w") as file:
+            file["table"] = table
+            stored = file["table"].id
+            columns = layout.columns_of(stored, "table")
+            found = np.empty(stored.shape, columns.dtype)
+            stored.read(h5py.h5s.ALL, h5py.h5s.ALL, found, columns.in_memory)
+        assert found.dtype == table.dtype
+        texts = [[each.decode() if isinstance(each, bytes) else each for each in row] for row in found.tolist()]
+        assert texts == [list(row) for row in table.tolist()]
+
+
+# ---- HDF5 itself holds no more of a long recording than of a short one.
+
+ROUNDS = 1200
+CHUNKS = 3
+"""that each round fills"""
+
+
+class _Allocated(ctypes.Structure):
+    """``struct mallinfo2`` of the GNU C library."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    )
+
+
+def allocated() -> int:
+    """Return the bytes that the C library has given out."""
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):
+        pytest.skip("no mallinfo2 in this C library")
+    mallinfo.restype = _Allocated
+    return mallinfo().uordblks
+
+
+def test_a_file_that_grows_takes_no_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "_CACHE", 64 << 10)  # the cache is full before a third of the rounds
+    info = RunInfo("0", "numpy", "1", "1", "now", 0, 1)
+    disk, file = creation.create(tmp_path / "a.h5", info)
+    table, texts = Table(file, "sketches"), Table(file, "slots")
+    rows = np.zeros((67 * CHUNKS, 61))
+    seen = []
+    for round_ in range(ROUNDS):
+        table.append(rows)
+        texts.append_rows([f"a text of its own {round_}"])
+        file.flush()
+        disk.commit()
+        if round_ in (ROUNDS // 3, ROUNDS - 1):
+            seen.append(allocated())
+    file.close()
+    disk.close()
+    assert (seen[1] - seen[0]) / (ROUNDS - ROUNDS // 3) < 150
+
+
+# ---- A recording that a process has opened more than once, and one that is open as the process ends.
+
+MANY = """
+import sys, h5py
+from pathlib import Path
+from probe.store.reading.recorded_file import RecordedFile
+path = Path(sys.argv[1])
+for other in (RecordedFile, lambda path: h5py.File(path, "r", locking=False)):
+    for turn in range(20):
+        before, file = other(path), RecordedFile(path)
+        rows = before.rows("modules") if other is RecordedFile else before["modules"][:]
+        assert file.rows("modules").tolist() == rows.tolist()
+        before.close()
+        assert file.rows("modules").tolist() == rows.tolist()
+        file.close()
+"""
+
+OPEN = """
+import gc, sys
+from probe.store.reading.reader import Reader
+reader = Reader(sys.argv[1])
+reader.modules
+reader.itself = reader  # only the garbage collector could close it
+gc.freeze()
+"""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("unshared") / "a.h5", task="tensor")
+
+
+@pytest.mark.parametrize("code", [MANY, OPEN], ids=["others that are closed before", "open as the process ends"])
+def test_a_process_does_not_crash(code: str, recording: Path) -> None:
+    """HDF5 takes two that are opened by path for one, and calls Python where a file is open at the end."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, recording], capture_output=True, text=True, timeout=HANGS, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_process_reads_at_places_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    file = Unshared(path)
+    file.seek(10)
+    child = os.fork()
+    if not child:
+        file.seek(50)
+        os._exit(file.read(5)[0])
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 50
+    assert file.read(200) == bytes(range(10, 100)) and file.tell() == 100
+    file.close()
+    file.close()  # as often as one likes

@@ -24,7 +24,7 @@ from probe.store.tree import write_tree
 from probe.store.writing.writer import Writer
 from probe.testing import sample
 from tests.limits import HANGS
-from tests.rows import INFO, add_record, end_step, write
+from tests.store.rows import INFO, add_record, end_step, write
 
 ROOT = Path(__file__).parents[2]
 PER_STEP = 10
@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 from probe.errors import StoreError
 from probe.store.writing.writer import Writer
-from tests.rows import INFO, add_record, end_step
+from tests.store.rows import INFO, add_record, end_step
 
 def add_step(writer, step):
     for number in range(PER_STEP):

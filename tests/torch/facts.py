@@ -1,24 +1,11 @@
 """What the tests of facts about PyTorch share."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
 queue_callback = torch.autograd.Variable._execution_engine.queue_callback
-
-
-@pytest.fixture(autouse=True)
-def one_thread_one_seed() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 def leaf(*shape: int) -> Tensor:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
-import pytest
+import torch
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-import probe  # noqa: E402
-from probe.errors import ProbeWarning  # noqa: E402
-from probe.testing import sample  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-    probe.stop()
+from probe.errors import ProbeWarning
+from probe.testing import sample
 
 
 def batch(seed: int = 0) -> Tensor:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402
-from hint_runs import (  # noqa: E402
+from tests.torch.hint_runs import (
     HEADS,
     POSITIONS,
     SAMPLES,
@@ -28,7 +27,6 @@ from hint_runs import (  # noqa: E402
     weight,
     with_forward,
 )
-from torch import Tensor, nn  # noqa: E402
 
 # The form of an error
 

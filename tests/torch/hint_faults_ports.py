@@ -10,8 +10,9 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from hint_runs import HEADS, POSITIONS, WIDTH, Fault, Net, Of, Run, linear, named, stepping
 from torch import Tensor, nn
+
+from tests.torch.hint_runs import HEADS, POSITIONS, WIDTH, Fault, Net, Of, Run, linear, named, stepping
 
 SIZE = WIDTH // HEADS
 PARTS = ("q_proj", "k_proj", "v_proj")

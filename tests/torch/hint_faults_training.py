@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402
-from hint_runs import (  # noqa: E402
+import probe
+from tests.torch.hint_runs import (
     SAMPLES,
     VOCABULARY,
     Fault,
@@ -22,9 +22,6 @@ from hint_runs import (  # noqa: E402
     stepping,
     with_forward,
 )
-from torch import Tensor, nn  # noqa: E402
-
-import probe  # noqa: E402
 
 # The loss, gradients, the optimizer
 
@@ -205,7 +202,7 @@ def training() -> Iterator[tuple[str, Fault]]:
             "clipping",
             Run(linear),
             Run(linear, step=clip(0.1)),
-            "B multiplies all gradients by",
+            "B clips all its gradients together to a norm of 0.1 (from",
             ("tensor", "statistics"),
         ),
     )
@@ -215,7 +212,7 @@ def training() -> Iterator[tuple[str, Fault]]:
             "clipping",
             Run(linear, step=clip(0.2)),
             Run(linear, step=clip(0.1)),
-            "to a norm of 0.1 (before",
+            "to a norm of 0.1 (from",
             ("tensor", "statistics"),
         ),
     )

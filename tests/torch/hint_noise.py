@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402
-from hint_faults_forms import cast_head, noise  # noqa: E402
-from hint_faults_modules import attend, norm, rotary  # noqa: E402
-from hint_faults_training import act  # noqa: E402
-from hint_runs import Fault, Run, linear, of, stepping, two, weight, with_forward  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+from tests.torch.hint_faults_forms import cast_head, noise
+from tests.torch.hint_faults_modules import attend, norm, rotary
+from tests.torch.hint_faults_training import act
+from tests.torch.hint_runs import Fault, Run, linear, of, stepping, two, weight, with_forward
 
 
 def wrong(function: Callable[..., Tensor], size: float, seed: int = 5) -> Callable[..., Tensor]:

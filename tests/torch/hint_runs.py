@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-import probe  # noqa: E402
-from probe.comparison.run import Comparison  # noqa: E402
+import probe
+from probe.answer.comparison import Comparison
 
 SAMPLES, POSITIONS, WIDTH, HEADS, VOCABULARY = 3, 10, 16, 4, 23
 PADDING = 3

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-
-import probe  # noqa: E402
-from probe.verdict.run import compare  # noqa: E402
+import probe
+from probe.comparing import compare
 
 TASKS = ("tensor", "statistics")
 Right = Callable[[Any], bool]
@@ -164,7 +163,7 @@ def undecided_or(right: Right) -> Right:
 
 def names_mapping(answer: Any) -> bool:
     """What comes first speaks of the mapping."""
-    return not_aligned(answer) and "mapping" in "\n".join(str(answer).splitlines()[:10])
+    return not_aligned(answer) and "mapping" in "\n".join(str(answer).splitlines()[:12])
 
 
 def cases(pairs: list[Pair]) -> list[Any]:

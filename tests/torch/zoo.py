@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import zoo_models as models
 from torch import Tensor, nn
-from zoo_models import batch, mlp, tokens
+
+from tests.torch import zoo_models as models
+from tests.torch.zoo_models import batch, mlp, tokens
 
 STEPS, ACCUMULATIONS = 8, 2
 

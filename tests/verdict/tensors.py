@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 
 from probe.numbers.statistics import measure
 from probe.store.reading.reader import Reader
+from probe.store.reading.streams import split
 from probe.verdict.tensors import Tensor
 
 
@@ -20,6 +22,9 @@ class Values:
 
     def values(self, number: int) -> np.ndarray:
         return self.array
+
+    def parts(self, number: int, chunk: int, into: np.ndarray) -> Iterator[np.ndarray]:
+        return split(self.array, chunk)
 
 
 def tensor_of(values: Any, dtype: str = "float32", *, stored: bool = True, axes: tuple[int, ...] = ()) -> Tensor:

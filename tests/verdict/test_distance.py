@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,13 @@ def test_terms_are_added_by_their_sketches():
     terms = [drawn(8, 9, seed=seed) for seed in range(3)]
     total = tensor_of(np.sum([term.astype(np.float32) for term in terms], axis=0), stored=False)
     assert measure(added([tensor_of(term) for term in terms]), total).size < 1e-6
+
+
+def test_terms_of_a_sum_may_have_other_axes_of_size_1() -> None:
+    one, other = drawn(4, 1, 9, 9), drawn(1, 4, 9, 9, seed=1)
+    terms = tensor_of(one), tensor_of(other)
+    total = replace(added(terms), parts=(terms,))
+    np.testing.assert_allclose(total.values(), one[:, 0] + other[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("stored", STORED)

@@ -1,4 +1,4 @@
-"""Records small models of transformers and torch, with and without a planted fault; tests/view/test_view_first_screen.py runs it.
+"""Records small models of transformers and torch, with and without a planted fault; tests/view/test_view.py runs it.
 
 python -m tests.view.small_models FOLDER {"model": ["module", "attribute", factor], …}
 """

@@ -1,21 +1,30 @@
-"""The HTML report in a browser: what a person sees, and does."""
+"""The HTML report in a browser: what a person sees at once, in which words, and does; the headline of every kind of page."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.records import Phase, Role
 from probe.report.html import as_html
 from probe.testing import sample
 from tests.report.reading import MAPPING, Port, PortedBlock, compared, recorded
-from tests.toys import record, rounding_otherwise
+from tests.toy import nn
+from tests.toy.tensor import Tensor
+from tests.toys import gpt, module, record, rounding_otherwise
+from tests.view.waiting import until
+
+# ---- The HTML report in a browser: what a person sees, and does.
 
 Show = Callable[..., Any]
 
@@ -340,3 +349,243 @@ def test_the_search_field_shows_what_it_is(report: Path, opened: Show) -> None:
     width = f"(field) => {{ {measured} return [c.measureText(field.placeholder).width, field.clientWidth]; }}"
     needed, there = field.evaluate(width)
     assert needed + 10 < there
+
+
+# ---- What is seen at 1280×800 without a touch: the verdict, the picture and the faulty row.
+
+FAULTS = {
+    "qwen2": ("model.layers.2.post_attention_layernorm", "variance_epsilon", 1e4),
+    "gpt2": ("transformer.h.2.attn.c_proj", "weight", 1.02),
+    "bert": ("bert.encoder.layer.1.output.LayerNorm", "eps", 1e10),
+    "t5": ("decoder.block.1.layer.2.layer_norm", "variance_epsilon", 1e4),
+    "resnet": ("blocks.1.bn2", "eps", 1e3),
+}
+"""by model: the module, the attribute that is multiplied, and the factor"""
+ON_SCREEN = (".verdict", ".canvas", ".legend", ".row.selected")
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_verdict_picture_and_faulty_row_stand_on_the_first_screen(
+    task: str, tmp_path: Path, opened: Callable[..., Any]
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(as_html(compared(tmp_path, task=task)), encoding="utf-8")
+    page = opened(path).page
+    assert "norm2" in page.locator(".row.selected").inner_text()
+    is_complete(page)
+
+
+def is_complete(page: Any) -> None:
+    """Hold that the first screen has all that it should."""
+    for place in ON_SCREEN:
+        box = page.locator(place).bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 800, place
+    row, rows = page.locator(".row.selected").bounding_box(), page.locator(".rows").bounding_box()
+    assert rows["y"] <= row["y"] and row["y"] + row["height"] <= rows["y"] + rows["height"], "nothing covers it"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of each small model, recorded in a process of its own: the browser's has no framework."""
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"records models of torch and transformers; there is no {name}")
+    folder = tmp_path_factory.mktemp("models")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "tests.view.small_models", str(folder), json.dumps(FAULTS)]
+    subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[2])
+    return folder
+
+
+PAINTED = """() => {
+  const painted = { names: [], diamonds: [] };
+  const { fillText, moveTo } = CanvasRenderingContext2D.prototype;
+  const style = getComputedStyle(document.documentElement).getPropertyValue("--introduced").trim();
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    if (this.fillStyle === style) painted.names.push({ text, x, y, width: this.measureText(text).width, across: this.canvas.width });
+    fillText.call(this, text, x, y);
+  };
+  CanvasRenderingContext2D.prototype.moveTo = function (x, y) {
+    if (this.fillStyle === style) painted.diamonds.push({ x, y });
+    moveTo.call(this, x, y);
+  };
+  globalThis.painted = painted;
+  dispatchEvent(new Event("beforeprint")); // paints it anew
+}"""
+"""what is painted in the colour of what is wrong by itself"""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_real_pairs_fill_the_first_screen(name: str, runs: Path, tmp_path: Path, opened: Callable[..., Any]) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(as_html(probe.compare(runs / f"{name}-a.h5", runs / f"{name}-b.h5")), encoding="utf-8")
+    page = opened(path).page
+    page.wait_for_selector("#app[data-state=shown]")
+    where = FAULTS[name][0]
+    assert where in page.locator(".verdict").inner_text() and page.evaluate("scrollY") == 0
+    assert page.locator(".panel .path").first.inner_text() == where
+    assert page.locator(".row.selected .cell.introduced").count() >= 1
+    is_complete(page)
+    page.evaluate(PAINTED)
+    until(page, "painted.names.length > 0")
+    painted = page.evaluate("painted")
+    first = painted["names"][0]
+    assert where.endswith(first["text"]) and first["x"] >= 0 and first["x"] + first["width"] <= first["across"]
+    assert any(first["x"] - 20 <= at["x"] <= first["x"] + first["width"] + 20 and abs(at["y"] - first["y"]) < 30
+               for at in painted["diamonds"]), "it stands at a diamond"  # fmt: skip
+
+
+# ---- The headline of every kind of page: the verdict, what it says nothing of, and where its reason leads.
+
+WITHIN = "Nothing that was compared differs by more than rounding explains."
+
+
+def both(folder: Path, change: Callable[[Any], Any] = rounding_otherwise, **options: Any) -> Any:
+    """Compare the clean model with a changed one."""
+    return probe.compare(record(folder / "a.h5", **options), record(folder / "b.h5", change(gpt()), **options))
+
+
+def with_nan(folder: Path) -> Any:
+    """Compare two models of which both have NaN in one weight."""
+    models = gpt(), gpt()
+    for model in models:
+        module(model, "layers.1.norm2").weight.data[:] = np.nan
+    return probe.compare(*(record(folder / f"{name}.h5", model) for name, model in zip("ab", models, strict=True)))
+
+
+def ignoring(folder: Path) -> Any:
+    """Compare what a mapping ignores a part of and leads to nothing in another, and what was recorded in part."""
+    _, b = recorded(folder, fault=False, steps=2, phases=["init", "forward"])
+    table = {**MAPPING["TopLayer"], "embed": "nowhere"}
+    mapping = {**MAPPING, "TopLayer": table, "ignore": ["*.mlp"]}
+    return probe.compare(record(folder / "c.h5"), b, mapping=mapping, min_confidence=1)
+
+
+def one(folder: Path) -> Any:
+    return record(folder / "a.h5")
+
+
+PAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "aligned": (both, f"Aligned {WITHIN}"),
+    "aligned but for phases": (
+        lambda folder: both(folder, phases=["forward"]),
+        "Aligned but for init, backward, gradient, update (not recorded)",
+    ),
+    "aligned but for more": (
+        ignoring,
+        "Aligned but for backward, gradient, update (not recorded in B), step 1 (not recorded in A), "
+        "weight embed.weight (only in A) and 2 more",
+    ),
+    "diverged": (compared, "Diverged First divergence: layers.1.norm2 ⟷ decoder.1.ln2 step 0 · forward · introduced"),
+    "undecided": (with_nan, "Undecided It could not be told whether the runs agree."),
+    "undecided, of no module": (
+        lambda folder: probe.compare(folder / "a.h5", record(folder / "a.h5")),
+        "Undecided It could not be told whether the runs agree.",
+    ),
+    "one recording": (one, "Recorded GPT numpy"),
+}
+
+
+def written_headline(made: Any, folder: Path) -> Path:
+    path = folder / "report.html"
+    if isinstance(made, Path):
+        with probe.open(made) as run:
+            return run.save(path)
+    path.write_text(as_html(made), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_headline(name: str, tmp_path: Path, opened: Show) -> None:
+    make, expected = PAGES[name]
+    made = make(tmp_path)
+    page = opened(written_headline(made, tmp_path)).page
+    said = " ".join(page.locator(".headline").inner_text().split())
+    assert said.startswith(expected) if isinstance(made, Path) else said == expected
+    text = page.locator("body").inner_text()
+    assert "[object" not in text and "undefined" not in text
+    if not isinstance(made, Path) and "but for" in expected:
+        assert WITHIN in page.locator(".verdict").inner_text()
+        assert page.title().startswith(expected.replace("Aligned", "aligned")), "nor does the title drop it"
+        assert expected.removeprefix("Aligned ") in repr(made), "nor what Python prints"
+
+
+def test_all_that_was_not_compared_is_said(tmp_path: Path, opened: Show) -> None:
+    page = opened(written_headline(ignoring(tmp_path), tmp_path)).page
+    said = page.locator(".answer p", has_text="Not compared: ").inner_text()
+    for part in (
+        "backward, gradient, update (not recorded in B)",
+        "words.weight (only in B)",
+        "36 weights (ignored by the mapping)",
+    ):
+        assert part in said
+
+
+def test_why_it_could_not_be_told_leads_to_the_module(tmp_path: Path, opened: Show) -> None:
+    page = opened(written_headline(with_nan(tmp_path), tmp_path)).page
+    path = page.locator(".panel .path").first
+    assert path.inner_text() == "layers.1.norm2", "it is looked at first"
+    page.locator("#row-0").click()
+    assert path.inner_text() == "(the whole model)"
+    doubt = page.locator(".doubts li").first
+    assert doubt.inner_text().startswith("step 0: init param weight of layers.1.norm2 has NaN on both sides")
+    doubt.get_by_role("button", name="layers.1.norm2").click()
+    assert path.inner_text() == "layers.1.norm2" and "norm2" in page.locator(".row.selected").inner_text()
+    assert "NaN/Inf" in page.locator(".row.selected").inner_text(), "and that it is equal is not all that is said"
+
+
+# ---- Words that somebody meets who has not read anything: each says what it means, or is not said where it means nothing.
+
+STEPS = 3
+
+
+def written_words(answer: Any, folder: Path) -> Path:
+    path = folder / "report.html"
+    path.write_text(as_html(answer), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def structural(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run that has numbers, and one that has none."""
+    folder = tmp_path_factory.mktemp("structure")
+    a = record(folder / "a.h5", steps=STEPS)
+    return written_words(probe.compare(a, record(folder / "b.h5", steps=STEPS, task="structure")), folder)
+
+
+def test_a_curve_of_one_side_alone_is_not_called_equal(structural: Path, opened: Show) -> None:
+    page = opened(structural).page
+    page.get_by_role("tab", name="Curves").click()
+    said = page.locator(".curve figcaption").all_inner_texts()
+    assert any("norm of all recorded gradients only in A" in each for each in said)
+    assert "loss equal" in said
+
+
+def test_what_is_not_comparable_is_in_the_legend(structural: Path, opened: Show, tmp_path: Path) -> None:
+    page = opened(structural).page
+    assert "n/c" in page.locator(".row .cell").all_inner_texts()
+    assert "n/c not comparable" in page.locator(".picture .legend").inner_text()
+    page = opened(written_words(compared(tmp_path), tmp_path)).page
+    assert "n/c" not in page.locator(".picture .legend").inner_text()
+
+
+def test_the_graph_of_what_was_not_compared_has_a_phase(structural: Path, opened: Show) -> None:
+    page = opened(structural).page
+    page.get_by_role("tab", name="Graph").click()
+    assert page.get_by_label("Phase of the graph").input_value() == "forward"
+
+
+def test_gradients_that_differ_by_rounding_are_said_to(tmp_path: Path, opened: Show) -> None:
+    a = record(tmp_path / "a.h5", steps=STEPS)
+    answer = probe.compare(a, record(tmp_path / "b.h5", rounding_otherwise(gpt()), steps=STEPS))
+    assert answer.verdict.value == "aligned"
+    page = opened(written_words(answer, tmp_path)).page
+    page.get_by_role("tab", name="Curves").click()
+    assert page.locator(".curve figcaption").last.inner_text().endswith(", which rounding explains")
+
+
+def test_the_facts_beside_the_answer_are_explained(tmp_path: Path, opened: Show) -> None:
+    page = opened(written_words(compared(tmp_path), tmp_path)).page
+    for name in ("Confidence", "Margin", "Limits from"):
+        assert len(page.locator(".facts dt", has_text=name).get_attribute("title")) > 40
+    assert "× the limits" in page.locator(".facts").inner_text()

@@ -1,20 +1,26 @@
-"""The graph of the page: the error from where it is made to what it reaches, on both sides, by mouse and by keys."""
+"""The graph of the page, the cells of its trees, and why a tensor was judged as it was."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
+from probe.answer.why import ANSWERS, LEFT
 from probe.report.html import as_html
 from probe.testing import sample
 from tests.report.reading import MAPPING, Port, compared
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.toys import gpt, module, record
+from tests.view.waiting import until
+
+# ---- The graph of the page: the error from where it is made to what it reaches, on both sides, by mouse and by keys.
 
 Show = Callable[..., Any]
 
@@ -206,3 +212,144 @@ def test_which_way_it_runs_is_said(report: Path, opened: Show) -> None:
     page.get_by_label("Phase of the graph").select_option("backward")
     assert "gradients run up" in page.locator(".graph-legend").inner_text()
     assert any("grad" in text or "float32" in text for text in page.locator(".edge-hit title").all_text_contents())
+
+
+# ---- The cells of the trees: what was not judged, what a folded row has inside, and how large an inherited error is.
+
+
+def written(answer: Any, folder: Path) -> Path:
+    path = folder / "report.html"
+    path.write_text(as_html(answer), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cells")
+    return written(compared(folder), folder)
+
+
+def cells_of(page: Any, row: int) -> list[Any]:
+    return page.locator(f"#row-{row} .cell").all()
+
+
+def colour(place: Any, name: str = "backgroundColor") -> tuple[float, ...]:
+    found = place.evaluate(f"e => getComputedStyle(e).{name}")
+    return tuple(float(each) for each in re.findall(r"[\d.]+", found))
+
+
+def test_a_folded_row_has_the_worst_of_what_is_inside_in_every_phase(diverged: Path, opened: Show) -> None:
+    page = opened(diverged).page
+    page.get_by_role("button", name="fold", exact=True).click()
+    page.get_by_role("row").filter(has_text="layers").locator(".twist").click()
+    row = page.get_by_role("row").filter(has=page.get_by_text("PortedBlock")).nth(1)
+    before = [cell.inner_text() for cell in row.locator(".cell").all()]
+    init, forward, *others = row.locator(".cell").all()
+    assert init.inner_text() == "=" and "introduced" in forward.get_attribute("class")
+    assert "the worst inside: output of layers.1.norm2" in forward.get_attribute("title")
+    assert all("inherited" in each.get_attribute("class") for each in others), before
+    row.locator(".twist").click()
+    assert "introduced" not in row.locator(".cell").nth(1).get_attribute("class"), "open, it has its own"
+    assert not row.locator(".cell").nth(3).inner_text(), "it has no weight of its own"
+
+
+def test_inherited_errors_are_shaded_by_their_size(tmp_path: Path, opened: Show) -> None:
+    a, b = gpt(), gpt()
+    module(b, "layers.0.norm1").eps = 1e-3
+    found = probe.compare(record(tmp_path / "a.h5", a), record(tmp_path / "b.h5", b))
+    page = opened(written(found, tmp_path)).page
+    page.get_by_role("button", name="unfold").click()
+    sizes = {}
+    for cell in page.locator(".row .cell.inherited").all():
+        sizes[float(cell.inner_text())] = colour(cell)
+    least, largest = min(sizes), max(sizes)
+    assert largest > 5 * least and sizes[largest][2] < sizes[least][2] - 0.02, "the larger, the deeper the yellow"
+
+
+def test_what_was_not_judged_is_not_drawn_as_equal(tmp_path: Path, opened: Show) -> None:
+    """A buffer that nothing uses differs; weights beside it are equal."""
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        model = gpt()
+        module(model, "norm").table = nn.Buffer(np.full(4, value, np.float32))
+        record(tmp_path / f"{name}.h5", model)
+    found = probe.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    assert {slot.verdict for slot in found.slots if slot.slot_a == "table"} == {"not judged"}
+    page = opened(written(found, tmp_path)).page
+    row = page.get_by_role("row").filter(has=page.get_by_text("norm", exact=True)).last
+    judged, other = row.locator(".cell").first, page.locator(".cell.equal").first
+    assert judged.inner_text() != "=" and "not-judged" in judged.get_attribute("class")
+    assert colour(judged, "color") != colour(other, "color")
+    assert judged.get_attribute("title").startswith("init: not judged. It differs, or may")
+    assert "not judged" in page.locator(".picture .legend").inner_text()
+    page.get_by_label("Verdict", exact=True).select_option("not judged")
+    assert page.locator(".found").inner_text().startswith("1 row")
+    page.get_by_role("button", name="clear").click()
+    page.get_by_role("button", name="fold", exact=True).click()
+    page.locator("#row-0 .twist").click()
+    assert "not-judged" in page.locator("#row-0 .cell").first.get_attribute("class"), "nor where it is folded away"
+
+
+# ---- Why a tensor was judged as it was, in the panel: the sentences that --why prints.
+
+
+class Activated(nn.Linear):
+    """Applies the activation itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.SiLU()(super().forward(x))
+
+
+class Nothing(nn.SiLU):
+    """Leaves it to the module before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.fixture(scope="module")
+def report_why(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a model with a wrong eps, and before it an activation that the module before applies itself."""
+    folder = tmp_path_factory.mktemp("why")
+    record(folder / "a.h5", gpt())
+    model = gpt()
+    module(model, "layers.1.norm2").eps = 1e-2
+    first = module(model, "layers.0.mlp")
+    first.gate.__class__, first.act.__class__ = Activated, Nothing
+    record(folder / "b.h5", model)
+    path = folder / "report.html"
+    path.write_text(as_html(probe.compare(folder / "a.h5", folder / "b.h5")), encoding="utf-8")
+    return path
+
+
+def panel_of(page: Any, path: str) -> Any:
+    page.evaluate("path => (location.hash = path)", path)
+    until(page, "path => document.querySelector('.panel .path').textContent === path", path)
+    return page.locator(".panel")
+
+
+def test_what_is_wrong_names_who_answers_and_why_its_limit(report_why: Path, opened: Show) -> None:
+    page = opened(report_why).page
+    panel = page.locator(".panel")
+    assert f"Who answers: {ANSWERS['module']}" in panel.locator(".finding").inner_text()
+    tensor = panel.locator(".tensor.open")
+    assert f"Who answers: {ANSWERS['module']}" in tensor.inner_text()
+    assert "Why this limit: 16 roundings" in tensor.inner_text()
+    sources = tensor.locator("dt", has_text="sources")
+    assert sources.get_attribute("title").startswith("The largest error among what it was computed from")
+
+
+def test_what_heals_says_why(report_why: Path, opened: Show) -> None:
+    panel = panel_of(opened(report_why).page, "layers.0.mlp.gate")
+    said = f"healed: {LEFT['moved-border']}"
+    assert f"output 0: {said}" in panel.locator(".exempt").inner_text()
+    panel.get_by_role("button", name="output 0").first.click()
+    assert said in panel.locator(".tensor.open").inner_text()
+
+
+def test_what_inherits_shows_how_far_its_sources_are_off(report_why: Path, opened: Show) -> None:
+    page = opened(report_why).page
+    panel = panel_of(page, "layers.2.mlp")
+    panel.get_by_role("button", name="output 0").first.click()
+    metrics = dict(zip(*(panel.locator(f".metrics {name}").all_inner_texts() for name in ("dt", "dd")), strict=True))
+    assert float(metrics["sources"]) > 1e-4
+    assert panel.locator(".exempt").count() == 0 and "Who answers" not in panel.inner_text()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.report.html import as_html
 from probe.testing import sample
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 
 NAMES = {
     "markup": "<img src=x onerror=alert(1)>", "end of script": "</script><script>alert(1)</script>", "quotes": "'\"`\\",

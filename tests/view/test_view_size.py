@@ -11,8 +11,8 @@ import pytest
 
 import probe
 from probe.report.html import as_html
+from probe.report.html.columns import Words, numbers
 from probe.report.html.document import document
-from probe.report.html.numbers import Words, numbers
 from probe.report.html.page import page
 from tests.report.reading import compared
 from tests.toys import gpt, module, record
@@ -58,7 +58,7 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         "verdict": list(map(words.number, verdicts)), "status": column("compared"), "estimated": [1] * count, "is_bound": [0] * count,
         **{name: column("0") for name in ("slot_a", "slot_b")}, **{name: column("float32") for name in ("dtype_a", "dtype_b")},
         **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, "is_fixed": [0] * count, "nonfinite": [],
-        **{name: column("") for name in ("why_not", "max_abs_at", "measure", "exemption", "blame", "tried")},
+        **{name: column("") for name in ("why_not", "max_abs_at", "measure", "exemption", "blame", "why_limit")},
         "limit": digits(-5), "sources": digits(-6), **{name: digits(-7) for name in ("error", "rel_l2", "cosine", "coherence", "norm_ratio")},
         **{name: [None] * count for name in ("max_abs", "max_rel", "mean_abs")},
         **{f"statistics_{side}": {name: [0] * count if name in ("nan", "posinf", "neginf", "zeros") else digits(0)

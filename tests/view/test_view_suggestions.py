@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
 from probe.report.html import as_html
 from tests.fusing import apart, together
 from tests.report.reading import MAPPING, Port, recorded
+from tests.toy import nn
 from tests.toys import gpt, module, record
 from tests.view.waiting import until
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
 from probe.report.html import as_html
 from probe.testing import sample
 from tests.report.reading import DATA, MAPPING, compared, document_in, recorded
+from tests.toy import nn
+from tests.toy.tensor import Tensor
 from tests.toys import gpt, record
 
 Show = Callable[..., Any]

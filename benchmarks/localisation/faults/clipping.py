@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools.planting import CLIPPING, Fault, Plant, before_update, size_of
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 
 def _gradients_of(run: Run) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools import surgery
 from benchmarks.localisation.tools.planting import GRADIENT, Fault, Plant, at, attribute, knob
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 
 def _freeze(module: nn.Module, size: float) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools.planting import FORWARD, Fault, given
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 
 def _replace_token(ids: Tensor, size: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools.planting import LOSS, Fault, Plant, given, knob, size_of
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 
 def _replace_loss(wrong: Callable[[Run, Callable[..., Tensor], Tensor, Tensor, int], Tensor]) -> Plant:

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools import surgery
 from benchmarks.localisation.tools.planting import UPDATE, Fault, Plant, hyper, size_of
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 
 def _use_optimizer(kind: type[surgery.ByHand]) -> Callable[[Run, Planted], None]:

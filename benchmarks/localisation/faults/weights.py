@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools.planting import BUFFER, INIT, Fault, Plant, at, change_weight
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 
 def _change_weight(change: Callable[[Tensor, float], Tensor], default: float = 0.0) -> Plant:

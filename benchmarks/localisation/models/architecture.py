@@ -1,15 +1,18 @@
-"""What an architecture is, how models of transformers are built, and the sizes that they share."""
+"""What an architecture is, and how those of ``transformers.yaml`` are built."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
-from benchmarks.localisation.models.batches import PADDING, VOCABULARY, Batch
+from benchmarks.localisation.models import batches
+from benchmarks.localisation.models.batches import Batch
 from benchmarks.localisation.pairs.pair import Setup
 
 EAGER: dict[str, Any] = {"attention": "eager"}
@@ -35,19 +38,6 @@ class Architecture:
     """the architecture of which this one is a port"""
     auxiliary: float = 0.0
     """the factor of the auxiliary loss that the model returns; 0 for none"""
-
-
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-LAYER_NORM_DECODER = {**SIZES, "num_hidden_layers": 3, "num_key_value_heads": 2, "tie_word_embeddings": False}
-DECODER = {**LAYER_NORM_DECODER, "rms_norm_eps": 1e-6}
-BERT = {**SIZES, "num_hidden_layers": 3, "max_position_embeddings": 32, **NO_DROPOUT}
-PADDED_BERT = {**BERT, "pad_token_id": PADDING}
-VIT = {
-    "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "image_size": 16, "num_hidden_layers": 3,
-    "patch_size": 4, "num_labels": 10, **NO_DROPOUT,
-}  # fmt: skip
-EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
 
 
 def transformer(name: str, **options: Any) -> Callable[[Setup], nn.Module]:
@@ -91,3 +81,17 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "
 def _sized(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
     sized = {name: value * setup.width if name in _WIDTHS else value for name, value in options.items()}
     return sized | {name: setup.layers for name in options if setup.layers and name in _LAYERS}
+
+
+def _of_transformers() -> dict[str, Architecture]:
+    found = {}
+    models = yaml.safe_load(Path(__file__).with_name("transformers.yaml").read_text(encoding="utf-8"))["models"]
+    for name, row in models.items():
+        function, *words = row.pop("batch").split()
+        batch, argument = getattr(batches, function), [int(word) if word.isdigit() else word for word in words]
+        build = transformer(row.pop("class"), **row.pop("config"))
+        found[name] = Architecture(build, batch(*argument) if argument else batch, row.pop("noise", {}), **row)
+    return found
+
+
+TRANSFORMERS = _of_transformers()

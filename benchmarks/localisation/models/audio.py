@@ -6,15 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.models.architecture import EAGER, NO_DROPOUT, SPLIT, Architecture, transformer
+from benchmarks.localisation.models.architecture import SPLIT, Architecture
 from benchmarks.localisation.models.batches import (
-    VOCABULARY,
     next_ids,
     series,
     sounds_and_texts,
-    spectrograms,
-    speech,
-    waveforms,
 )
 from benchmarks.localisation.models.recommenders import Temperature, UnitLength
 
@@ -104,44 +100,8 @@ class SoundsAndTexts(nn.Module):
         return self.temperature(left @ right.T)
 
 
-_WAV2VEC2 = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "conv_dim": [16, 16, 16],
-    "conv_kernel": [8, 3, 3], "conv_stride": [4, 2, 2], "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4,
-    "classifier_proj_size": 16, "num_labels": 10, "hidden_dropout": 0.0, "attention_dropout": 0.0,
-    "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "layerdrop": 0.0, "apply_spec_augment": False,
-}  # fmt: skip
-
 AUDIO: dict[str, Architecture] = {
-    "whisper": Architecture(
-        transformer(
-            "WhisperForConditionalGeneration", vocab_size=VOCABULARY, num_mel_bins=16, d_model=32, encoder_layers=2,
-            decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64,
-            decoder_ffn_dim=64, max_source_positions=16, max_target_positions=24, dropout=0.0, pad_token_id=0,
-            bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
-        ), speech, EAGER,
-    ),
-    "wav2vec2": Architecture(
-        transformer(
-            "Wav2Vec2ForSequenceClassification", hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-            intermediate_size=64, conv_dim=[16, 16, 16], conv_kernel=[8, 3, 3], conv_stride=[4, 2, 2],
-            num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, classifier_proj_size=16, num_labels=10,
-            hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, feat_proj_dropout=0.0, layerdrop=0.0,
-            apply_spec_augment=False,
-        ), waveforms, EAGER,
-    ),
     "wavenet": Architecture(lambda setup: WaveNet(), next_ids, SPLIT, True),
-    "hubert": Architecture(transformer("HubertForSequenceClassification", **_WAV2VEC2), waveforms, EAGER),
-    "sew": Architecture(transformer("SEWForSequenceClassification", **_WAV2VEC2, squeeze_factor=2), waveforms, EAGER),
-    "ast": Architecture(
-        transformer(
-            "ASTForAudioClassification", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64, patch_size=8,
-            frequency_stride=4, time_stride=8, max_length=24, num_mel_bins=16, num_labels=10, **NO_DROPOUT,
-        ), spectrograms, EAGER,
-    ),
     "tcn": Architecture(lambda setup: Forecaster(), series, SPLIT),
     "sounds": Architecture(lambda setup: SoundsAndTexts(), sounds_and_texts, SPLIT),
-    "wavlm": Architecture(
-        transformer("WavLMForSequenceClassification", **_WAV2VEC2, num_buckets=16, max_bucket_distance=32), waveforms, SPLIT
-    ),
-    "unispeech": Architecture(transformer("UniSpeechForSequenceClassification", **_WAV2VEC2), waveforms, EAGER),
 }  # fmt: skip

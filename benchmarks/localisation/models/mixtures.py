@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.models.architecture import DECODER, EAGER, EXPERTS, SPLIT, Architecture, transformer
-from benchmarks.localisation.models.batches import VOCABULARY, next_ids, next_tokens, translation
-from benchmarks.localisation.models.decoders import RootMeanSquare
+from benchmarks.localisation.models.architecture import SPLIT, Architecture
+from benchmarks.localisation.models.batches import next_ids
 
 
 def eager_attention_forward(
@@ -23,6 +22,19 @@ def eager_attention_forward(
     sinks = module.sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
     weights = F.softmax(torch.cat([scores, sinks], -1), dim=-1, dtype=torch.float32)[..., :-1].to(value.dtype)
     return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class RootMeanSquare(nn.Module):
+    """RMSNorm as written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(32))
+        self.eps = 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
 class SinkAttention(nn.Module):
@@ -109,70 +121,5 @@ class SinkDecoder(nn.Module):
 
 
 MIXTURES: dict[str, Architecture] = {
-    "mixtral": Architecture(
-        transformer("MixtralForCausalLM", **DECODER, num_local_experts=4), next_tokens, EAGER, True
-    ),
-    "qwen2-moe": Architecture(
-        transformer(
-            "Qwen2MoeForCausalLM", **DECODER, **EXPERTS, num_experts=4, shared_expert_intermediate_size=32,
-            output_router_logits=True,
-        ), next_tokens, EAGER, True, auxiliary=0.1,
-    ),
-    "gpt-oss": Architecture(
-        transformer(
-            "GptOssForCausalLM", **DECODER, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8,
-            max_position_embeddings=32,
-            rope_parameters={"rope_type": "default", "rope_theta": 150000.0},
-        ), next_tokens, SPLIT, True,
-    ),
-    "deepseek": Architecture(
-        transformer(
-            "DeepseekV3ForCausalLM", **{**DECODER, "num_key_value_heads": 4}, **EXPERTS, n_routed_experts=4, n_shared_experts=1,
-            n_group=2, topk_group=1, first_k_dense_replace=1, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=4,
-            qk_nope_head_dim=8, v_head_dim=8, max_position_embeddings=32,
-        ), next_tokens, EAGER, True,
-    ),
-    "qwen3-moe": Architecture(
-        transformer("Qwen3MoeForCausalLM", **DECODER, **EXPERTS, num_experts=4, head_dim=8, output_router_logits=True),
-        next_tokens, EAGER, True, auxiliary=0.1,
-    ),
-    "glm4-moe": Architecture(
-        transformer(
-            "Glm4MoeForCausalLM", **DECODER, **EXPERTS, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
-            first_k_dense_replace=1, head_dim=8, routed_scaling_factor=1.5, use_qk_norm=True,
-        ), next_tokens, EAGER, True,
-    ),
-    "olmoe": Architecture(
-        transformer(
-            "OlmoeForCausalLM", **{**DECODER, "intermediate_size": 32}, num_experts=4, num_experts_per_tok=2, clip_qkv=1.5,
-            output_router_logits=True,
-        ), next_tokens, EAGER, True, auxiliary=0.1,
-    ),
-    "phimoe": Architecture(
-        transformer(
-            "PhimoeForCausalLM", **DECODER, num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.0,
-            input_jitter_noise=0.0, attention_bias=True,
-        ), next_tokens, EAGER, True,
-    ),
-    "granitemoe": Architecture(
-        transformer(
-            "GraniteMoeForCausalLM", **DECODER, num_local_experts=4, num_experts_per_tok=2, embedding_multiplier=2.0,
-            residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=2.0,
-        ), next_tokens, EAGER, True,
-    ),
-    "qwen3-next": Architecture(
-        transformer(
-            "Qwen3NextForCausalLM", **DECODER, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4,
-            linear_key_head_dim=8, linear_value_head_dim=8, layer_types=["linear_attention", "full_attention", "linear_attention"],
-            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16, pad_token_id=0,
-        ), next_tokens, EAGER, True,
-    ),
-    "switch": Architecture(
-        transformer(
-            "SwitchTransformersForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2,
-            num_decoder_layers=2, num_heads=4, dropout_rate=0.0, num_experts=4, expert_capacity=64, num_sparse_encoder_layers=1,
-            num_sparse_decoder_layers=1, router_jitter_noise=0.0, pad_token_id=0,
-        ), translation, SPLIT,
-    ),
     "sinks": Architecture(lambda setup: SinkDecoder(), next_ids, SPLIT, True),
 }  # fmt: skip

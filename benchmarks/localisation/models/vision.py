@@ -9,14 +9,9 @@ from torch import Tensor, nn
 from benchmarks.localisation.models.architecture import (
     CHANNELS_LAST,
     DOUBLED,
-    EAGER,
-    NO_DROPOUT,
-    SPLIT,
-    VIT,
     Architecture,
-    transformer,
 )
-from benchmarks.localisation.models.batches import class_maps, films, image_pairs, images, pixel_classes, square_images
+from benchmarks.localisation.models.batches import image_pairs, images, pixel_classes
 
 
 class ConvNet(nn.Module):
@@ -220,148 +215,10 @@ class Segmenter(nn.Module):
 
 
 VISION: dict[str, Architecture] = {
-    "vit": Architecture(
-        transformer(
-            "ViTForImageClassification", hidden_size=32, intermediate_size=64, num_attention_heads=4, image_size=16,
-            num_hidden_layers=3, patch_size=4, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        ), images("pixel_values"), EAGER,
-    ),
     "cnn": Architecture(lambda setup: ConvNet(), images("x"), CHANNELS_LAST),
     "resnet": Architecture(lambda setup: ResNet(), images("x"), CHANNELS_LAST),
     "unet": Architecture(lambda setup: UNet(), image_pairs, CHANNELS_LAST),
-    "convnext": Architecture(
-        transformer(
-            "ConvNextForImageClassification", num_channels=3, patch_size=2, num_stages=2, hidden_sizes=[16, 32], depths=[2, 2],
-            image_size=16, num_labels=10, layer_scale_init_value=1.0,
-        ), images("pixel_values"), CHANNELS_LAST,
-    ),
     "mixer": Architecture(lambda setup: Mixer(), images("x"), DOUBLED),
-    "swin": Architecture(
-        transformer(
-            "SwinForImageClassification", image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4],
-            window_size=4, mlp_ratio=2.0, drop_path_rate=0.0, num_labels=10,
-        ), images("pixel_values"), EAGER,
-    ),
-    "beit": Architecture(
-        transformer(
-            "BeitForImageClassification", hidden_size=32, intermediate_size=64, num_attention_heads=4, image_size=16,
-            patch_size=4, num_hidden_layers=3, num_labels=10, drop_path_rate=0.0, layer_scale_init_value=0.5,
-            use_relative_position_bias=True, **NO_DROPOUT,
-        ), images("pixel_values"), EAGER,
-    ),
-    "clip": Architecture(
-        transformer(
-            "CLIPForImageClassification", num_labels=10,
-            vision_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-                           "image_size": 16, "patch_size": 4},
-        ), images("pixel_values"), EAGER,
-    ),
-    "segformer": Architecture(
-        transformer(
-            "SegformerForSemanticSegmentation", num_encoder_blocks=2, depths=[2, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32],
-            patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[2, 2], decoder_hidden_size=16,
-            num_labels=10, drop_path_rate=0.0, classifier_dropout_prob=0.0, **NO_DROPOUT,
-        ), class_maps, SPLIT,
-    ),
-    "mobilevit": Architecture(
-        transformer(
-            "MobileViTForImageClassification", image_size=64, patch_size=2, hidden_sizes=[16, 24, 32],
-            neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 32], num_attention_heads=4, mlp_ratio=2.0, expand_ratio=2.0,
-            num_labels=10, classifier_dropout_prob=0.0, **NO_DROPOUT,
-        ), square_images(64), CHANNELS_LAST,
-    ),
-    "dinov2": Architecture(
-        transformer("Dinov2ForImageClassification", **{k: v for k, v in VIT.items() if k != "intermediate_size"}, mlp_ratio=2, layerscale_value=0.5),
-        images("pixel_values"), EAGER,
-    ),
-    "deit": Architecture(transformer("DeiTForImageClassification", **VIT), images("pixel_values"), EAGER),
-    "pvt": Architecture(
-        transformer(
-            "PvtForImageClassification", image_size=32, num_encoder_blocks=2, depths=[2, 1], sequence_reduction_ratios=[2, 1],
-            hidden_sizes=[16, 32], patch_sizes=[4, 2], strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[2, 2],
-            num_labels=10, drop_path_rate=0.0, **NO_DROPOUT,
-        ), square_images(32), SPLIT,
-    ),
-    "poolformer": Architecture(
-        transformer(
-            "PoolFormerForImageClassification", depths=[2, 2], hidden_sizes=[16, 32], num_encoder_blocks=2, patch_sizes=[4, 3],
-            strides=[2, 2], padding=[1, 1], mlp_ratio=2.0, num_labels=10, drop_path_rate=0.0, layer_scale_init_value=0.5,
-        ), images("pixel_values"), CHANNELS_LAST,
-    ),
-    "regnet": Architecture(
-        transformer(
-            "RegNetForImageClassification", embedding_size=8, hidden_sizes=[16, 24], depths=[1, 2], groups_width=8, layer_type="y", num_labels=10,
-        ), square_images(32), CHANNELS_LAST,
-    ),
-    "swin2": Architecture(
-        transformer(
-            "Swinv2ForImageClassification", image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4],
-            window_size=4, mlp_ratio=2.0, drop_path_rate=0.0, num_labels=10,
-        ), images("pixel_values"), SPLIT,
-    ),
-    "data2vec": Architecture(
-        transformer("Data2VecVisionForImageClassification", **VIT, drop_path_rate=0.0, layer_scale_init_value=0.5, use_relative_position_bias=True),
-        images("pixel_values"), EAGER,
-    ),
-    "videomae": Architecture(
-        transformer("VideoMAEForVideoClassification", **{**VIT, "image_size": 8}, num_frames=4, tubelet_size=2), films, EAGER
-    ),
-    "timesformer": Architecture(
-        transformer("TimesformerForVideoClassification", **{**VIT, "image_size": 8}, num_frames=4, drop_path_rate=0), films, SPLIT
-    ),
     "squeeze": Architecture(lambda setup: SqueezeNet(), images("x"), CHANNELS_LAST),
     "segmenter": Architecture(lambda setup: Segmenter(), pixel_classes, CHANNELS_LAST),
-    "resnet-hf": Architecture(
-        transformer("ResNetForImageClassification", embedding_size=8, hidden_sizes=[16, 32], depths=[2, 1], layer_type="basic", num_labels=10),
-        square_images(32), CHANNELS_LAST,
-    ),
-    "efficientnet": Architecture(
-        transformer(
-            "EfficientNetForImageClassification", image_size=32, width_coefficient=1.0, depth_coefficient=1.0, depth_divisor=8,
-            kernel_sizes=[3, 5], in_channels=[32, 16], out_channels=[16, 24], depthwise_padding=[], strides=[1, 2],
-            num_block_repeats=[1, 2], expand_ratios=[1, 2], hidden_dim=1280, dropout_rate=0.0, drop_connect_rate=0.0, num_labels=10,
-        ), square_images(32), CHANNELS_LAST,
-    ),
-    "convnext2": Architecture(
-        transformer(
-            "ConvNextV2ForImageClassification", num_channels=3, patch_size=2, num_stages=2, hidden_sizes=[16, 32], depths=[2, 2],
-            image_size=16, num_labels=10,
-        ), images("pixel_values"), SPLIT,
-    ),
-    "levit": Architecture(
-        transformer(
-            "LevitForImageClassification", image_size=64, patch_size=16, stride=2, kernel_size=3, padding=1, hidden_sizes=[16, 24, 32],
-            num_attention_heads=[2, 3, 4], depths=[1, 1, 1], key_dim=[8, 8, 8], drop_path_rate=0, mlp_ratio=[2, 2, 2],
-            attention_ratio=[2, 2, 2], num_labels=10,
-        ), square_images(64), SPLIT,
-    ),
-    "cvt": Architecture(
-        transformer(
-            "CvtForImageClassification", patch_sizes=[3, 3], patch_stride=[2, 2], patch_padding=[1, 1], embed_dim=[16, 32],
-            num_heads=[2, 4], depth=[1, 2], mlp_ratio=[2.0, 2.0], attention_drop_rate=[0.0, 0.0], drop_rate=[0.0, 0.0],
-            drop_path_rate=[0.0, 0.0], qkv_bias=[True, True], cls_token=[False, True], qkv_projection_method=["dw_bn", "dw_bn"],
-            kernel_qkv=[3, 3], padding_kv=[1, 1], stride_kv=[2, 2], padding_q=[1, 1], stride_q=[1, 1], num_labels=10,
-        ), images("pixel_values"), SPLIT,
-    ),
-    "focalnet": Architecture(
-        transformer(
-            "FocalNetForImageClassification", image_size=16, patch_size=2, embed_dim=16, hidden_sizes=[16, 32], depths=[2, 2],
-            focal_levels=[2, 2], focal_windows=[3, 3], mlp_ratio=2.0, drop_path_rate=0.0, num_labels=10,
-        ), images("pixel_values"), CHANNELS_LAST,
-    ),
-    "hiera": Architecture(
-        transformer(
-            "HieraForImageClassification", embed_dim=16, image_size=[16, 16], patch_size=[3, 3], patch_stride=[2, 2],
-            patch_padding=[1, 1], mlp_ratio=2.0, depths=[1, 1], num_heads=[2, 4], embed_dim_multiplier=2.0, num_query_pool=1,
-            query_stride=[2, 2], masked_unit_size=[4, 4], masked_unit_attention=[True, False], drop_path_rate=0.0, num_labels=10,
-        ), images("pixel_values"), SPLIT,
-    ),
-    "siglip": Architecture(
-        transformer(
-            "SiglipForImageClassification", num_labels=10,
-            vision_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-                           "image_size": 16, "patch_size": 4},
-        ), images("pixel_values"), EAGER,
-    ),
-    "ijepa": Architecture(transformer("IJepaForImageClassification", **VIT), images("pixel_values"), EAGER),
 }  # fmt: skip

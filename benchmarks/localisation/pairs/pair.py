@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
-PHASES = ("init", "forward", "loss", "backward", "gradient", "update")
+from benchmarks.grading import Truth
 
 
 @dataclass(frozen=True)
@@ -59,27 +58,6 @@ class Setup:
     framework: str = "torch"
     """``paddle`` and ``mindspore`` for a port (architectures ``port-…``)"""
     planted: tuple[Planted, ...] = ()
-
-
-@dataclass(frozen=True)
-class Truth:
-    """The right answer for a faulty pair."""
-
-    path: str
-    """of the module on side A; "" is the model, the loss or the optimizer as a whole"""
-    phases: tuple[str, ...]
-    """the phase of the first divergence, and others that are as right"""
-    step: int = 0
-    also: tuple[str, ...] = ()
-    """globs of other paths that are as right, because the fault is in all of them"""
-
-    def names(self, path: str) -> bool:
-        """Tell whether `path` is the right module."""
-        return path == self.path or any(fnmatchcase(path, glob) for glob in self.also)
-
-    def near(self, path: str) -> bool:
-        """Tell whether `path` is the module directly around the right one."""
-        return "." in self.path and path == self.path.rpartition(".")[0]
 
 
 @dataclass(frozen=True)

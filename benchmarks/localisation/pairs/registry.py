@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
-from benchmarks.localisation.pairs.attention import ATTENTION
-from benchmarks.localisation.pairs.clean import CLEAN
-from benchmarks.localisation.pairs.forward import FORWARD, SIXTEEN_BITS
-from benchmarks.localisation.pairs.frameworks import FRAMEWORKS
-from benchmarks.localisation.pairs.gradients import GRADIENTS
-from benchmarks.localisation.pairs.later_steps import LATER_STEPS
-from benchmarks.localisation.pairs.layers import LAYERS
-from benchmarks.localisation.pairs.loss_and_backward import LOSS_AND_BACKWARD
-from benchmarks.localisation.pairs.making import Table
-from benchmarks.localisation.pairs.near_noise import NEAR_NOISE
-from benchmarks.localisation.pairs.optimizer import OPTIMIZER
+from benchmarks.localisation.pairs.making import pair_of
 from benchmarks.localisation.pairs.pair import Pair
-from benchmarks.localisation.pairs.structures import FORWARD_STRUCTURES, STRUCTURES
-from benchmarks.localisation.pairs.weights_and_inputs import INPUTS, WEIGHTS
 
-_START = (WEIGHTS, INPUTS, ATTENTION, LAYERS, FORWARD)
-_END = (LOSS_AND_BACKWARD, GRADIENTS, OPTIMIZER, LATER_STEPS)
-_ORDER = (*_START, SIXTEEN_BITS, *_END, NEAR_NOISE, STRUCTURES, CLEAN)
-_OTHER_ORDERS = {
-    "tuned": (*_START, NEAR_NOISE, SIXTEEN_BITS, *_END, STRUCTURES, CLEAN),
-    "held-out-4": (*_START, FORWARD_STRUCTURES, *_END, STRUCTURES, NEAR_NOISE, CLEAN),
-}
-"""the order in which a set was written is kept, so that lists of its pairs stay comparable"""
-
-
-def _of_set(name: str, tables: Iterable[Table]) -> tuple[Pair, ...]:
-    return tuple(replace(pair, set=name) for table in tables for pair in table.get(name, ()))
-
-
+_FOLDER = Path(__file__).with_name("sets")
 _NAMES = (
     "tuned",  # rules were tuned on it from the beginning
     "ports",  # PyTorch against PaddlePaddle and MindSpore; tuned on as well
@@ -44,18 +19,30 @@ _NAMES = (
     "held-out-4",
     "held-out-5",
 )
-SETS: dict[str, tuple[Pair, ...]] = {
-    name: _of_set(name, [FRAMEWORKS] if name == "ports" else _OTHER_ORDERS.get(name, _ORDER)) for name in _NAMES
-}
+
+
+def _read(name: str) -> dict[str, tuple[Pair, ...]]:
+    """Return the pairs of one set by section, in the order in which they were written."""
+    sections: dict[str, tuple[Pair, ...]] = {}
+    section = ""
+    for line in (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            pair = replace(pair_of(line, section), set=name)
+            sections[section] = (*sections.get(section, ()), pair)
+    return sections
+
+
+SECTIONS: dict[str, dict[str, tuple[Pair, ...]]] = {name: _read(name) for name in _NAMES}
+"""pairs by set, and by what is wrong in them: weights, inputs, …"""
+SETS: dict[str, tuple[Pair, ...]] = {name: sum(found.values(), ()) for name, found in SECTIONS.items()}
 PAIRS: dict[str, Pair] = {pair.name: pair for pairs in SETS.values() for pair in pairs}
 PARTS: dict[str, tuple[Pair, ...]] = {
     "all": tuple(PAIRS.values()),
     "tuned": (*SETS["tuned"], *SETS["ports"], *SETS["once-held-out"]),
     "held-out": SETS["held-out-1"],
-    "held-out-2": SETS["held-out-2"],
-    "held-out-3": SETS["held-out-3"],
-    "held-out-4": SETS["held-out-4"],
-    "held-out-5": SETS["held-out-5"],
+    **{name: SETS[name] for name in _NAMES[4:]},
     "ports": SETS["ports"],
 }
 """what the option ``--part`` chooses from"""

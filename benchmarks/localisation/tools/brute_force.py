@@ -24,14 +24,16 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from benchmarks.grading import expected
 from benchmarks.localisation.models.building import DTYPES
 from benchmarks.localisation.models.ports.counterparts import COUNTERPARTS, counterparts
 from benchmarks.localisation.pairs.pair import Pair, Setup
 from benchmarks.localisation.pairs.registry import PARTS
 from benchmarks.localisation.tools.noise_ladder import reference
 from benchmarks.localisation.tools.port_noise import of_port
-from benchmarks.localisation.tools.suite import chosen, expected
-from benchmarks.localisation.tools.training import Run, run_of
+from benchmarks.localisation.tools.run import Run
+from benchmarks.localisation.tools.suite import chosen
+from benchmarks.localisation.tools.training import run_of
 
 Place = tuple[str, str]
 """path and phase"""

@@ -9,13 +9,14 @@ from string import Template
 
 import click
 
+from benchmarks.grading import GRADES
 from benchmarks.localisation.pairs.registry import PAIRS
 from benchmarks.localisation.tools.peers import CANNOT, PeerAnswer, peer_rows
-from benchmarks.localisation.tools.suite import GRADES, Answer
-from benchmarks.localisation.tools.table import header, misses, rows, summary
+from benchmarks.localisation.tools.suite import Answer
+from benchmarks.localisation.tools.table import GOOD, misses, rows, summary
 
 INTRODUCTION = Path(__file__).parents[1] / "introduction.md"
-_NEAR = "{} times the noise of the pair: the built-in model allows errors of 8 times what they inherit, 16 in backward; 3 times if they have a direction"
+_NEAR = "{} × noise"
 WHY = {
     **{name: _NEAR.format(times) for name, times in (
         ("ast/autocast/quick_gelu/activation_fn", 3.1),
@@ -51,7 +52,7 @@ WHY = {
     "hf-t5/own-t5/fp32/factor/6": "the head that B computes by hand is named, not the model whose code does",
     "hf-whisper/own-whisper/fp32/clip_counted/1.0005/clip0.3": "a norm that is a sum of many squares in float32 may be off by as much",
     "diffllama/autocast/split_2/steps2": "a factor that a norm behind it takes away has no gradient but rounding: Adam moves it, and exp makes 6 % of that",
-    "hiera/fp16/narrow_input/pixel_values/sgd": "3.5 times the noise of the pair: what a model is given may be off by 8 roundings",
+    "hiera/fp16/narrow_input/pixel_values/sgd": "3.5 × noise: what a model is given may be off by 8 roundings",
     "phimoe/bf16/padded_vocabulary/32": "noise sends tokens to other experts: the logits are off by more than the fault makes of the loss",
     "qwen3-next/autocast/clip_counted/64/clip0.3": "a normalisation over 8 elements of small rows in 16 bits makes errors 16 times larger",
     "regnet/autocast/biased/normalization/steps2": "a running variance that differs by less than noise explains",
@@ -66,8 +67,9 @@ WHY = {
 """why the built-in model misses what it misses"""
 
 
-_TABLES = "## From tensor dumps"
+_TABLES = "## All pairs"
 """the heading behind the introduction"""
+_WHY_MISSED = """`N × noise` is the size of the fault: the built-in model allows errors of 8 times what they inherit, 16 in backward, 3 if they have a direction."""
 
 
 def introduction() -> str:
@@ -88,17 +90,15 @@ def page(
     answers: list[Answer],
     rungs: dict[str, list[Answer]],
     drawn: list[Answer],
-    peers: list[PeerAnswer],
+    peers: dict[str, list[PeerAnswer]],
     notes: tuple[str, ...] = (),
 ) -> str:
     """Return the page; ``notes`` say what was run."""
     modes = [mode for mode in ("tensor", "statistics") if any(answer.mode == mode for answer in answers)]
-    lines = [introduction(), "", *(f"{note}\n" for note in notes)]
-    for mode in modes:
-        lines += [f"## From {mode} dumps", "", *_table(header(), rows(answers, mode)), ""]
+    lines = [introduction(), "", *(f"{note}\n" for note in notes), _TABLES, ""]
     lines += [f"* {summary(answers, mode)}" for mode in modes] + [""]
-    lines += ["## Misses", "", *_table(["pair", "mode", "grade", "right answer", "answer", "why"],
-              [[*line, WHY.get(line[0], "")] for line in misses(answers)]), ""]  # fmt: skip
+    lines += [*_table(["pairs", "number", *(f"right from {mode}" for mode in modes)], _right(answers, modes)), ""]
+    lines += ["## Misses", "", _WHY_MISSED, "", *_about_misses(answers, len(modes)), ""]
     if rungs:
         lines += ["## The higher rungs", "", *_about_rungs(rungs)]
     if drawn:
@@ -111,6 +111,36 @@ def page(
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _right(answers: list[Answer], modes: list[str]) -> list[list[str]]:
+    """Return a line for each part of the pairs: how many there are, and how many answers from each recording are right."""
+    lines: dict[str, list[str]] = {}
+    for mode in modes:
+        for name, number, *grades in rows(answers, mode):
+            right = sum(
+                int(count) for grade, count in zip(GRADES, grades, strict=True) if grade in GOOD and count != "·"
+            )
+            lines.setdefault(name, [name, number]).append(str(right))
+    return list(lines.values())
+
+
+def _about_misses(answers: list[Answer], modes: int) -> list[str]:
+    """Return the tables of missed faults and of other wrong answers; answers that are the same from both recordings are one line."""
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for pair, mode, *rest in misses(answers):
+        grouped.setdefault((pair, *rest), []).append(mode)
+    missed, others = [], []
+    for (pair, grade, expected, said), from_ in grouped.items():
+        where = "both" if len(from_) == modes > 1 else from_[0]
+        if grade == "missed":
+            missed.append(f"* `{pair}`{'' if where == 'both' else f' from {where} alone'}: {WHY.get(pair, expected)}")
+        else:
+            others.append([pair, where, grade, expected, said, WHY.get(pair, "")])
+    return [
+        f"`ALIGNED`: {len(missed)}", "", *missed, "",
+        "Named otherwise:", "", *_table(["pair", "from", "grade", "right answer", "answer", "why"], others),
+    ]  # fmt: skip
+
+
 def _about_rungs(rungs: dict[str, list[Answer]]) -> list[str]:
     lines = []
     for name, answers in rungs.items():
@@ -120,24 +150,31 @@ def _about_rungs(rungs: dict[str, list[Answer]]) -> list[str]:
     return [*lines, ""]
 
 
-def _about_peers(peers: list[PeerAnswer], answers: list[Answer]) -> list[str]:
-    lines = []
-    sets = {tool: frozenset(x.pair for x in peers if x.tool == tool) for tool in _tools(peers)}
-    for names in dict.fromkeys(sets.values()):
-        some = [x for x in peers if sets[x.tool] == names]
+def _about_peers(peers: dict[str, list[PeerAnswer]], answers: list[Answer]) -> list[str]:
+    lines = ["How many answers about faulty and about clean pairs have which grade."]
+    for title, found in peers.items():
+        names = {x.pair for x in found}
         same = [
             PeerAnswer(f"probe, {x.mode}", x.pair, PAIRS[x.pair].truth is not None, x.grade, x.expected, x.said)
             for x in answers
             if x.pair in names
         ]
-        lines += [*_table(["tool", "pairs", "number", *GRADES, CANNOT], peer_rows(some, same)), ""]
-    reasons = Counter((x.tool, x.said) for x in peers if x.grade == CANNOT)
-    lines += [f"* {tool} cannot run {number} pairs: {why}" for (tool, why), number in reasons.items()]
+        lines += [
+            "",
+            f"On {title}:",
+            "",
+            *_table(["tool", "faulty", "clean"], peer_rows(found + same)),
+            *_reasons(found),
+        ]
     return [*lines, ""]
 
 
-def _tools(peers: list[PeerAnswer]) -> dict[str, None]:
-    return dict.fromkeys(answer.tool for answer in peers)
+def _reasons(found: list[PeerAnswer]) -> list[str]:
+    """Return what tools cannot run, and why; tools with the same reason share a line."""
+    reasons: dict[str, list[str]] = {}
+    for (tool, why), number in Counter((x.tool, x.said) for x in found if x.grade == CANNOT).items():
+        reasons.setdefault(f"{number} pairs: {why}", []).append(tool)
+    return ["", *(f"* {' and '.join(tools)} cannot run {why}" for why, tools in reasons.items())] if reasons else []
 
 
 def _table(names: list[str], lines: list[list[str]]) -> list[str]:
@@ -153,7 +190,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--noise", type=_FILE, multiple=True, help="Answers of --rung noise.")
 @click.option("--reference", type=_FILE, multiple=True, help="Answers of --rung reference.")
 @click.option("--random", "drawn", type=_FILE, multiple=True, help="Answers about drawn pairs; may be repeated.")
-@click.option("--peers", type=_FILE, multiple=True, help="What mindstudio or padiff wrote; may be repeated.")
+@click.option(
+    "--peers",
+    type=(str, _FILE),
+    multiple=True,
+    help="On which pairs, and what mindstudio or padiff wrote; may be repeated.",
+)
 @click.option("--note", "notes", multiple=True, help="What was run, in a sentence; may be repeated.")
 @click.option("-o", "--output", type=_FILE, required=True)
 def main(
@@ -161,7 +203,7 @@ def main(
     noise: tuple[Path, ...],
     reference: tuple[Path, ...],
     drawn: tuple[Path, ...],
-    peers: tuple[Path, ...],
+    peers: tuple[tuple[str, Path], ...],
     notes: tuple[str, ...],
     output: Path,
 ) -> None:
@@ -171,7 +213,9 @@ def main(
         output.write_text(f"{introduction()}\n\n{_TABLES}{tables}", encoding="utf-8")
         return
     rungs = {name: _all(files) for name, files in (("noise", noise), ("reference", reference)) if files}
-    said = [PeerAnswer(**x) for path in peers for x in json.loads(path.read_text(encoding="utf-8"))]
+    said: dict[str, list[PeerAnswer]] = {}
+    for title, path in peers:
+        said.setdefault(title, []).extend(PeerAnswer(**x) for x in json.loads(path.read_text(encoding="utf-8")))
     output.write_text(page(_all(full), rungs, _all(drawn), said, notes), encoding="utf-8")
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import NamedTuple
 
+from benchmarks.grading import Named as Place
+from benchmarks.grading import counted, expected, grade_of_places
 from benchmarks.localisation.pairs.pair import Pair
-from benchmarks.localisation.tools.suite import GRADES, expected, grade
-from probe.comparison.result import Verdict
 
 CANNOT = "cannot"
 
@@ -41,24 +39,19 @@ def cannot(tool: str, pair: Pair, why: str) -> PeerAnswer:
 
 def graded(tool: str, pair: Pair, named: Named | None) -> PeerAnswer:
     """Grade what a tool names first; None: it finds nothing."""
-    found = SimpleNamespace(verdict=Verdict.ALIGNED, first_divergence=None, divergences=())
-    said = "aligned"
-    if named is not None:
-        ref = SimpleNamespace(path=named.path)
-        first = SimpleNamespace(phase=SimpleNamespace(label=named.phase), step=named.step, a=(ref,), b=(ref,))
-        found = SimpleNamespace(verdict=Verdict.DIVERGED, first_divergence=first, divergences=(first,))
-        said = f"step {named.step} · {named.phase} · {named.path or 'as a whole'}"
-    return PeerAnswer(tool, pair.name, pair.truth is not None, grade(pair.truth, found), expected(pair.truth), said)
+    said = "aligned" if named is None else f"step {named.step} · {named.phase} · {named.path or 'as a whole'}"
+    places = [] if named is None else [Place(named.step, named.phase, (named.path,))]
+    grade = grade_of_places(pair.truth, "diverged" if places else "aligned", places)
+    return PeerAnswer(tool, pair.name, pair.truth is not None, grade, expected(pair.truth), said)
 
 
-def peer_rows(answers: Iterable[PeerAnswer], of_probe: Iterable[PeerAnswer] = ()) -> list[list[str]]:
-    """Return a line for each tool and for faulty and clean pairs; those of probe are about the same pairs."""
-    answers = [*answers, *of_probe]
-    lines = []
+def peer_rows(answers: Iterable[PeerAnswer]) -> list[list[str]]:
+    """Return a line for each tool: how many answers about faulty and about clean pairs have which grade."""
+    answers, lines = list(answers), []
     for tool in dict.fromkeys(answer.tool for answer in answers):
+        cells = []
         for is_faulty in (True, False):
-            grades = Counter(x.grade for x in answers if x.tool == tool and x.is_faulty == is_faulty)
-            if grades:
-                counts = [str(grades[name]) if grades[name] else "·" for name in (*GRADES, CANNOT)]
-                lines.append([tool, "faulty" if is_faulty else "clean", str(grades.total()), *counts])
+            grades = [x.grade for x in answers if x.tool == tool and x.is_faulty == is_faulty]
+            cells.append(f"{len(grades)}: {counted(grades)}")
+        lines.append([tool, *cells])
     return lines

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.tools import surgery
-from benchmarks.localisation.tools.training import Run
+from benchmarks.localisation.tools.run import Run
 
 INIT, FORWARD, LOSS, BACKWARD, GRADIENT, UPDATE = (
     ("init",), ("forward",), ("loss",), ("backward",), ("gradient",), ("update",),

@@ -8,33 +8,23 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import probe
-from benchmarks.localisation.pairs.pair import Pair, Setup, Truth
+from benchmarks.grading import expected, grade, said
+from benchmarks.localisation.pairs.pair import Pair, Setup
 from benchmarks.localisation.pairs.registry import PAIRS, PARTS
 from benchmarks.localisation.tools.noise_ladder import setups_of
 from benchmarks.localisation.tools.random_pairs import random_pair
+from benchmarks.recording import recorded
 
 MODES = ("tensor", "statistics")
 ROOT = Path(__file__).parents[3]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
 """folders that a recording depends on"""
-GRADES = ("exact", "parent", "top-3", "other phase", "wrong name", "undecided", "missed", "aligned", "false alarm")
-
-
-@dataclass(frozen=True)
-class Named:
-    """A place that a comparison names."""
-
-    step: int
-    phase: str
-    paths: tuple[str, ...]
-    """in A where A has it"""
 
 
 @dataclass(frozen=True)
@@ -44,11 +34,7 @@ class Answer:
     pair: str
     mode: str
     grade: str
-    """
-    One of `GRADES`. Of a fault: exact (module, phase and step), parent (the module directly around it, in the right
-    phase and step), top-3 (exact, but second or third), other phase (the module in another phase or step), wrong
-    name, undecided, missed. Of a clean pair: aligned, undecided, false alarm.
-    """
+    """one of `GRADES`"""
     expected: str
     said: str
     """the first divergence in one line, or why nothing was decided"""
@@ -95,17 +81,7 @@ def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
         return path
     if setup.architecture.startswith("port-"):
         raise FileNotFoundError(f"{path}: ports are recorded first, by record_ports")
-    unfinished = path.with_suffix(f".{os.getpid()}.h5")
-    run = run_of(setup)
-    parts = run.parts
-    probe.start(parts if len(parts) > 1 else parts[0], unfinished, task=mode)
-    try:
-        for index in range(setup.steps):
-            probe.step(loss=run.step(index))
-    finally:
-        probe.stop()
-    unfinished.rename(path)
-    return path
+    return recorded(path, lambda: run_of(setup), setup.steps, mode)
 
 
 def recording_of(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
@@ -146,43 +122,7 @@ def judge(pair: Pair, mode: str, folder: Path, digest: str, rung: str = "built-i
     }
     noise, references = more.get("noise", []), more.get("reference", [None])
     found = probe.compare(*files, mapping=pair.mapping, noise=noise, reference=references[0])
-    first = found.first_divergence
-    said = _line(first) if first is not None else found.verdict.value
-    if found.verdict == "undecided":
-        said = "; ".join(["undecided", *found.doubts]) + (f" ({said})" if first is not None else "")
-    return Answer(pair.name, mode, grade(pair.truth, found), expected(pair.truth), said)
-
-
-def grade(truth: Truth | None, found: Any) -> str:
-    """Say what a comparison is worth as an answer to the truth, None for a clean pair."""
-    places = [Named(each.step, each.phase.label, tuple(_paths(each))) for each in found.divergences]
-    return grade_of_places(truth, found.verdict, places)
-
-
-def grade_of_places(truth: Truth | None, verdict: str, named: Sequence[Named]) -> str:
-    """Say what a verdict and the places that it names, in its order, are worth as an answer to the truth, None for a clean pair."""
-    if verdict == "undecided":
-        return "undecided"
-    if truth is None:
-        return "aligned" if verdict == "aligned" else "false alarm"
-    if verdict == "aligned":
-        return "missed"
-    first, *others = named
-    if _is_right(truth, first):
-        return "exact"
-    if _is_in_place(truth, first) and all(map(truth.near, first.paths)):
-        return "parent"
-    if any(_is_right(truth, other) for other in others[:2]):
-        return "top-3"
-    return "other phase" if all(map(truth.names, first.paths)) else "wrong name"
-
-
-def expected(truth: Truth | None) -> str:
-    """Return the right answer in one line."""
-    if truth is None:
-        return "aligned"
-    place = " or ".join(truth.also) if truth.path == "*" else truth.path or "as a whole"
-    return f"step {truth.step} · {' or '.join(truth.phases)} · {place}"
+    return Answer(pair.name, mode, grade(pair.truth, found), expected(pair.truth), said(found))
 
 
 def sources_digest() -> str:
@@ -204,20 +144,3 @@ def _work(task: tuple[str, tuple[str, ...], Path, str, str]) -> list[Answer]:
 def _place(name: str) -> float:
     """Return a number from 0 to 1 that depends on the name alone."""
     return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
-
-
-def _is_in_place(truth: Truth, found: Named) -> bool:
-    return found.phase in truth.phases and found.step == truth.step
-
-
-def _is_right(truth: Truth, found: Named) -> bool:
-    return _is_in_place(truth, found) and all(map(truth.names, found.paths))
-
-
-def _paths(found: Any) -> list[str]:
-    return [ref.path for ref in found.a or found.b]
-
-
-def _line(first: Any) -> str:
-    paths = ", ".join(dict.fromkeys(path or "as a whole" for path in _paths(first)))
-    return f"step {first.step} · {first.phase.label} · {paths} ({first.kind.value} {first.role.label})"

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from benchmarks.localisation.pairs.pair import PHASES, Pair
+from benchmarks.grading import GRADES, PHASES
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.pairs.registry import PAIRS
-from benchmarks.localisation.tools.suite import GRADES, Answer, pair_of
+from benchmarks.localisation.tools.suite import Answer, pair_of
 
 GOOD = ("exact", "aligned")
-HELD_OUT = {
-    "held-out third": "held-out-1",
-    "second held-out set": "held-out-2",
-    "third held-out set": "held-out-3",
-    "fourth held-out set": "held-out-4",
-    "fifth held-out set": "held-out-5",
-}
+HELD_OUT = tuple(f"held-out-{number}" for number in range(1, 6))
 """the sets of which nobody had seen an answer when they were scored"""
 
 
@@ -32,18 +27,13 @@ def rows(answers: Iterable[Answer], mode: str) -> list[list[str]]:
         lines.append(_line(f"  {dtype}", faulty, lambda pair, dtype=dtype: pair.a.dtype == dtype))
     for framework in ("paddle", "mindspore"):
         lines.append(_line(f"  torch–{framework}", faulty, lambda pair, f=framework: pair.b.framework == f))
-    lines += [
-        _line(f"  {title}, faults", faulty, lambda pair, name=name: pair.set == name)
-        for title, name in HELD_OUT.items()
-    ]
+    lines += [_line(f"  {name}, faults", faulty, lambda pair, name=name: pair.set == name) for name in HELD_OUT]
     clean = [(pair, grade) for pair, grade in graded if not pair.truth]
     lines += [
         _line("all clean", clean, lambda pair: True),
         _line("  torch–paddle, torch–mindspore", clean, lambda pair: pair.b.framework != "torch"),
     ]
-    lines += [
-        _line(f"  {title}, clean", clean, lambda pair, name=name: pair.set == name) for title, name in HELD_OUT.items()
-    ]
+    lines += [_line(f"  {name}, clean", clean, lambda pair, name=name: pair.set == name) for name in HELD_OUT]
     return lines
 
 

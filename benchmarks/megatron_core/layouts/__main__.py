@@ -23,12 +23,12 @@ from benchmarks.ranks.__main__ import Clean, Named, answered, compared, named, p
 
 HEAD = f"""# megatron-core on many ranks
 
-Written by `python -m benchmarks.megatron_core.layouts --markdown docs/evidence/megatron-ranks.md`. A `GPTModel` of megatron-core {VERSION} (two
-layers, hidden size 32, 4 heads in 2 groups, gate and up, biases) trains for two steps with Megatron's own parallel layers, schedules,
-`DistributedDataParallel` and `finalize_model_grads`, and AdamW of PyTorch, over gloo on a CPU. The norms are PyTorch's with Megatron's mark of sequence
-parallelism, since its own need apex or TransformerEngine. The groups are read from `parallel_state`; nothing is said of the layout. Layouts of
-`qwen2` are a Qwen2 of 4 layers, compared with that of transformers by the library's mapping; the others are compared without a mapping.
-Experts get their tokens by all-gather; the all-to-all dispatcher needs streams of CUDA.
+Written by `python -m benchmarks.megatron_core.layouts --markdown docs/evidence/megatron-ranks.md`, which prints each answer. A `GPTModel` of
+megatron-core {VERSION} (two layers, hidden size 32, 4 heads in 2 groups, gate and up, biases) trains for two steps with Megatron's own parallel layers,
+schedules, `DistributedDataParallel` and `finalize_model_grads`, and PyTorch's AdamW, over gloo on a CPU. Norms are PyTorch's with Megatron's mark of
+sequence parallelism: Megatron's own need apex or TransformerEngine. Groups are read from `parallel_state`; no layout is given. `qwen2` is a Qwen2 of
+4 layers, compared with that of transformers by the library's mapping; the others have no mapping. Experts get their tokens by all-gather: the
+all-to-all dispatcher needs streams of CUDA. Not shown: GPUs, more than four ranks, unseen faults.
 
 """
 
@@ -94,6 +94,7 @@ def main(markdown: Path | None, folder: Path | None) -> None:
         place = folder or Path(made)
         place.mkdir(parents=True, exist_ok=True)
         cleans, found = measured(place)
+    print(*cleans, *found, sep="\n")
     text = page(cleans, found, HEAD)
     print(text)
     if markdown is not None:

@@ -78,41 +78,6 @@ PAIR = Pair(
     a=Side(("transformers 5.23.0",), _transformers, _loss_a),
     b=Side(("curated-transformers 2.0.1",), _curated, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "embeddings.word_embeddings": "embeddings.piece_embeddings",
-        "embeddings.position_embeddings": "embeddings.position_embeddings",
-        "embeddings.token_type_embeddings": "embeddings.type_embeddings",
-        "embeddings.LayerNorm": "embeddings.embed_output_layer_norm",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.attention.self.query": f"{B}.{{i}}.mha.query",
-        f"{A}.{{i}}.attention.self.key": f"{B}.{{i}}.mha.key",
-        f"{A}.{{i}}.attention.self.value": f"{B}.{{i}}.mha.value",
-        f"{A}.{{i}}.attention.output.dense": f"{B}.{{i}}.mha.output",
-        f"{A}.{{i}}.attention.output.LayerNorm": f"{B}.{{i}}.attn_residual_layer_norm",
-        f"{A}.{{i}}.intermediate.dense": f"{B}.{{i}}.ffn.intermediate",
-        f"{A}.{{i}}.intermediate.intermediate_act_fn": f"{B}.{{i}}.ffn.activation",
-        f"{A}.{{i}}.output.dense": f"{B}.{{i}}.ffn.output",
-        f"{A}.{{i}}.output.LayerNorm": f"{B}.{{i}}.ffn_residual_layer_norm",
-    },
-    mapping="""
-RoBERTaEncoder:
-  layers: encoder.layer
-RoBERTaEmbeddings:
-  piece_embeddings: word_embeddings
-  type_embeddings: token_type_embeddings
-  embed_output_layer_norm: LayerNorm
-EncoderLayer:
-  mha.query: attention.self.query
-  mha.key: attention.self.key
-  mha.value: attention.self.value
-  mha.output: attention.output.dense
-  attn_residual_layer_norm: attention.output.LayerNorm
-  ffn.intermediate: intermediate.dense
-  ffn.activation: intermediate.intermediate_act_fn
-  ffn.output: output.dense
-  ffn_residual_layer_norm: output.LayerNorm
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{B}.1.attn_residual_layer_norm", eps=1e-3), (f"{A}.1.attention.output.LayerNorm",), ("forward",)),
         Fault("embedding_norm_eps", plant.attribute("embeddings.embed_output_layer_norm", eps=1e-12), ("embeddings.LayerNorm",), ("forward",)),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import same
 
 CLASSES, IMAGE, EPS, MOMENTUM = 10, 32, 1e-3, 0.01
 BLOCKS = {"_blocks.1": "blocks.1.0", "_blocks.2": "blocks.1.1", "_blocks.3": "blocks.2.0", "_blocks.4": "blocks.2.1"}
@@ -82,18 +83,11 @@ def _frozen(training: Any) -> None:
     training.module("conv_stem").weight.requires_grad_(False)
 
 
-_SQUEEZE = {"_se_reduce": "se.conv_reduce", "_se_expand": "se.conv_expand"}
-_FIRST = {"": "", "_depthwise_conv": "conv_dw", **_SQUEEZE, "_project_conv": "conv_pw", "_bn2": "bn2"}
-_BLOCK = {"": "", "_expand_conv": "conv_pw", "_depthwise_conv": "conv_dw", **_SQUEEZE, "_project_conv": "conv_pwl", "_bn2": "bn3"}  # fmt: skip
 _ACTIVATED = {f"{FIRST_A}._bn1": f"{FIRST_B}.bn1", "_bn0": "bn1", "_bn1": "bn2"} | {
     f"{a}._bn{i}": f"{b}.bn{i + 1}" for a, b in BLOCKS.items() for i in (0, 1)
 }
 """norms that are followed by the activation in A and hold it in B: the same weights, other outputs"""
 _OF_NORM = ("weight", "bias", "running_mean", "running_var")
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 PAIR = Pair(
@@ -102,54 +96,7 @@ PAIR = Pair(
     a=Side(("efficientnet_pytorch 0.7.1",), _efficientnet_pytorch, _loss),
     b=Side(("timm 1.0.31",), _timm, _loss),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "_conv_stem": "conv_stem",
-        **{f"{FIRST_A}.{a}".rstrip("."): f"{FIRST_B}.{b}".rstrip(".") for a, b in _FIRST.items()},
-        **{f"{of_a}.{a}".rstrip("."): f"{of_b}.{b}".rstrip(".") for of_a, of_b in BLOCKS.items() for a, b in _BLOCK.items()},
-        "_conv_head": "conv_head",
-        "_avg_pooling": "global_pool.pool",
-        "_fc": "classifier",
-    },
-    weights={f"{b}.{name}": (_same, f"{a}.{name}") for a, b in _ACTIVATED.items() for name in _OF_NORM},
-    mapping="""
-EfficientNet:
-  conv_stem: _conv_stem
-  blocks.0.0: _blocks.0
-  blocks.1.0: _blocks.1
-  blocks.1.1: _blocks.2
-  blocks.2.0: _blocks.3
-  blocks.2.1: _blocks.4
-  conv_head: _conv_head
-  global_pool.pool: _avg_pooling
-  classifier: _fc
-  params:
-    bn1.weight: _bn0.weight
-    bn1.bias: _bn0.bias
-    bn2.weight: _bn1.weight
-    bn2.bias: _bn1.bias
-DepthwiseSeparableConv:
-  conv_dw: _depthwise_conv
-  se.conv_reduce: _se_reduce
-  se.conv_expand: _se_expand
-  conv_pw: _project_conv
-  bn2: _bn2
-  params:
-    bn1.weight: _bn1.weight
-    bn1.bias: _bn1.bias
-InvertedResidual:
-  conv_pw: _expand_conv
-  conv_dw: _depthwise_conv
-  se.conv_reduce: _se_reduce
-  se.conv_expand: _se_expand
-  conv_pwl: _project_conv
-  bn3: _bn2
-  params:
-    bn1.weight: _bn0.weight
-    bn1.bias: _bn0.bias
-    bn2.weight: _bn1.weight
-    bn2.bias: _bn1.bias
-""",
+    weights={f"{b}.{name}": (same, f"{a}.{name}") for a, b in _ACTIVATED.items() for name in _OF_NORM},
     faults=(
         Fault("norm_eps", _every_norm(eps=1e-5), ("_bn0", "_swish"), ("forward",), places_b=("bn1",)),
         Fault("padded_on_both_sides", plant.replaced("blocks.1.0.conv_dw", _padded_on_both_sides), ("_blocks.1._depthwise_conv",), ("forward",)),

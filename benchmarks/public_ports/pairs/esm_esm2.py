@@ -118,41 +118,6 @@ PAIR = Pair(
     a=Side(("fair-esm 2.0.0",), _esm, lambda model, batch: _masked_error(model(batch["ids"])["logits"], batch)),
     b=Side(("transformers 5.23.0",), _transformers, lambda model, batch: _masked_error(_logits(model, batch), batch)),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "embed_tokens": "esm.embeddings.word_embeddings",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.self_attn_layer_norm": f"{B}.{{i}}.attention.LayerNorm",
-        f"{A}.{{i}}.self_attn.q_proj": f"{B}.{{i}}.attention.self.query",
-        f"{A}.{{i}}.self_attn.k_proj": f"{B}.{{i}}.attention.self.key",
-        f"{A}.{{i}}.self_attn.v_proj": f"{B}.{{i}}.attention.self.value",
-        f"{A}.{{i}}.self_attn.out_proj": f"{B}.{{i}}.attention.output.dense",
-        f"{A}.{{i}}.final_layer_norm": f"{B}.{{i}}.LayerNorm",
-        f"{A}.{{i}}.fc1": f"{B}.{{i}}.intermediate.dense",
-        f"{A}.{{i}}.fc2": f"{B}.{{i}}.output.dense",
-        "emb_layer_norm_after": "esm.encoder.emb_layer_norm_after",
-        "contact_head": "esm.contact_head",
-        "contact_head.regression": "esm.contact_head.regression",
-        "lm_head": "lm_head",
-        "lm_head.dense": "lm_head.dense",
-        "lm_head.layer_norm": "lm_head.layer_norm",
-    },
-    mapping="""
-EsmForMaskedLM:
-  esm.embeddings.word_embeddings: embed_tokens
-  esm.encoder.layer: layers
-  esm.encoder.emb_layer_norm_after: emb_layer_norm_after
-  esm.contact_head: contact_head
-EsmLayer:
-  attention.LayerNorm: self_attn_layer_norm
-  attention.self.query: self_attn.q_proj
-  attention.self.key: self_attn.k_proj
-  attention.self.value: self_attn.v_proj
-  attention.output.dense: self_attn.out_proj
-  LayerNorm: final_layer_norm
-  intermediate.dense: fc1
-  output.dense: fc2
-""",
     faults=(
         Fault("no_token_dropout", plant.attribute("esm.embeddings", token_dropout=False), ("",), ("forward",), places_b=("esm.embeddings",)),
         Fault("scaled_twice", plant.attribute(f"{B}.1.attention.self", scaling=(HIDDEN // HEADS) ** -0.5), (f"{A}.1.self_attn",), ("forward",), places_b=(f"{B}.1.attention.self",)),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import next_tokens
 
 HIDDEN, HEADS, LAYERS, VOCABULARY, LENGTH = 32, 4, 3, 96, 20
 A, B = "gpt_neox.layers", "transformer.h"
@@ -43,10 +44,6 @@ def _batch(index: int) -> Batch:
     return {"ids": torch.randint(VOCABULARY, (3, LENGTH), generator=generator)}
 
 
-def _next_tokens(logits: Tensor, ids: Tensor) -> Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 def _by_kind(packed: Tensor) -> Tensor:
     """Return rows that lie head by head (q, k, v of each) as all queries, all keys, all values."""
     return packed.unflatten(0, (HEADS, 3, -1)).transpose(0, 1).flatten(0, 2)
@@ -71,44 +68,13 @@ def _rotary_share(training: Any) -> None:
 
 PAIR = Pair(
     name="litgpt_pythia",
-    a=Side(("transformers 5.23.0",), _neox, lambda model, batch: _next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])),
-    b=Side(("litgpt 0.5.13",), _litgpt, lambda model, batch: _next_tokens(model(batch["ids"]), batch["ids"])),
+    a=Side(("transformers 5.23.0",), _neox, lambda model, batch: next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])),
+    b=Side(("litgpt 0.5.13",), _litgpt, lambda model, batch: next_tokens(model(batch["ids"]), batch["ids"])),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "gpt_neox.embed_in": "transformer.wte",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.input_layernorm": f"{B}.{{i}}.norm_1",
-        f"{A}.{{i}}.attention": f"{B}.{{i}}.attn",
-        f"{A}.{{i}}.attention.query_key_value": f"{B}.{{i}}.attn.qkv",
-        f"{A}.{{i}}.attention.dense": f"{B}.{{i}}.attn.proj",
-        f"{A}.{{i}}.post_attention_layernorm": f"{B}.{{i}}.norm_2",
-        f"{A}.{{i}}.mlp": f"{B}.{{i}}.mlp",
-        f"{A}.{{i}}.mlp.dense_h_to_4h": f"{B}.{{i}}.mlp.fc",
-        f"{A}.{{i}}.mlp.dense_4h_to_h": f"{B}.{{i}}.mlp.proj",
-        "gpt_neox.final_layer_norm": "transformer.ln_f",
-        "lm_head": "lm_head",
-    },
     weights={
         f"{B}.{{i}}.attn.qkv.weight": (_by_kind, f"{A}.{{i}}.attention.query_key_value.weight"),
         f"{B}.{{i}}.attn.qkv.bias": (_by_kind, f"{A}.{{i}}.attention.query_key_value.bias"),
     },
-    mapping="""
-GPT:
-  transformer.wte: gpt_neox.embed_in
-  transformer.h: gpt_neox.layers
-  transformer.ln_f: gpt_neox.final_layer_norm
-Block:
-  norm_1: input_layernorm
-  attn: attention
-  norm_2: post_attention_layernorm
-CausalSelfAttention:
-  qkv: query_key_value
-  proj: dense
-GptNeoxMLP:
-  fc: dense_h_to_4h
-  proj: dense_4h_to_h
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{B}.1.norm_2", eps=1e-3), (f"{A}.1.post_attention_layernorm",), ("forward",)),
         Fault("final_norm_eps", plant.attribute("transformer.ln_f", eps=1e-6), ("gpt_neox.final_layer_norm",), ("forward",)),

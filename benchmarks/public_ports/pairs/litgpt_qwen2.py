@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import next_tokens, stacked
 
 HIDDEN, HEADS, GROUPS, LAYERS, VOCABULARY, LENGTH = 32, 4, 2, 3, 96, 20
 A, B = "model.layers", "transformer.h"
@@ -46,14 +47,6 @@ def _batch(index: int) -> Batch:
     return {"ids": torch.randint(VOCABULARY, (3, LENGTH), generator=generator)}
 
 
-def _next_tokens(logits: Tensor, ids: Tensor) -> Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
-def _stacked(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)
-
-
 def _with(config: Any, **values: Any) -> Any:
     """Return a configuration of one module alone."""
     changed = copy.copy(config)
@@ -85,46 +78,13 @@ def _rotary_base(training: Any) -> None:
 _ATTENTION = ("", f"{A}.0.self_attn", "model.rotary_emb")  # litgpt's tables belong to the whole model
 PAIR = Pair(
     name="litgpt_qwen2",
-    a=Side(("transformers 5.23.0",), _transformers, lambda model, batch: _next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])),
-    b=Side(("litgpt 0.5.13",), _litgpt, lambda model, batch: _next_tokens(model(batch["ids"]), batch["ids"])),
+    a=Side(("transformers 5.23.0",), _transformers, lambda model, batch: next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])),
+    b=Side(("litgpt 0.5.13",), _litgpt, lambda model, batch: next_tokens(model(batch["ids"]), batch["ids"])),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "model.embed_tokens": "transformer.wte",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.input_layernorm": f"{B}.{{i}}.norm_1",
-        f"{A}.{{i}}.self_attn": f"{B}.{{i}}.attn",
-        "|".join(f"{A}.{{i}}.self_attn.{part}_proj" for part in "qkv"): f"{B}.{{i}}.attn.qkv",
-        f"{A}.{{i}}.self_attn.o_proj": f"{B}.{{i}}.attn.proj",
-        f"{A}.{{i}}.post_attention_layernorm": f"{B}.{{i}}.norm_2",
-        f"{A}.{{i}}.mlp": f"{B}.{{i}}.mlp",
-        f"{A}.{{i}}.mlp.gate_proj": f"{B}.{{i}}.mlp.fc_1",
-        f"{A}.{{i}}.mlp.up_proj": f"{B}.{{i}}.mlp.fc_2",
-        f"{A}.{{i}}.mlp.down_proj": f"{B}.{{i}}.mlp.proj",
-        "model.norm": "transformer.ln_f",
-        "lm_head": "lm_head",
-    },
     weights={
-        f"{B}.{{i}}.attn.qkv.{kind}": (_stacked, *(f"{A}.{{i}}.self_attn.{part}_proj.{kind}" for part in "qkv"))
+        f"{B}.{{i}}.attn.qkv.{kind}": (stacked, *(f"{A}.{{i}}.self_attn.{part}_proj.{kind}" for part in "qkv"))
         for kind in ("weight", "bias")
     },
-    mapping="""
-GPT:
-  transformer.wte: model.embed_tokens
-  transformer.h: model.layers
-  transformer.ln_f: model.norm
-Block:
-  norm_1: input_layernorm
-  attn: self_attn
-  norm_2: post_attention_layernorm
-CausalSelfAttention:
-  qkv: [q_proj, k_proj, v_proj]
-  proj: o_proj
-LLaMAMLP:
-  fc_1: gate_proj
-  fc_2: up_proj
-  proj: down_proj
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{B}.1.norm_1", eps=1e-5), (f"{A}.1.input_layernorm",), ("forward",)),
         Fault("norm_offset", plant.attribute(f"{B}.2.norm_2", add_unit_offset=True), (f"{A}.2.post_attention_layernorm",), ("forward",)),

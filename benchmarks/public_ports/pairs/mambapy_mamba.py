@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import next_tokens
 
 HIDDEN, STATE, LAYERS, VOCABULARY, LENGTH = 32, 4, 3, 64, 16
 A, B = "backbone.layers", "mamba.layers"
@@ -48,10 +49,6 @@ def _batch(index: int) -> Batch:
     return {"ids": torch.randint(1, VOCABULARY, (3, LENGTH), generator=generator)}
 
 
-def _next_tokens(logits: Tensor, ids: Tensor) -> Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 def _scan(change: Any) -> plant.Plant:
     """Change what a mixer's scan is given: x, delta, A, B, C, D."""
     return plant.calls(f"{B}.1.mixer", "selective_scan", lambda scan, *args: scan(*change(*args)))
@@ -65,25 +62,9 @@ def _looking_ahead(forward: Any, x: Tensor) -> Tensor:
 _MIXER = (f"{A}.1.mixer",)
 PAIR = Pair(
     name="mambapy_mamba",
-    a=Side(("transformers 5.23.0",), _transformers, lambda model, batch: _next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])),
-    b=Side(("mambapy 1.2.0",), _mambapy, lambda model, batch: _next_tokens(model(batch["ids"]), batch["ids"])),
+    a=Side(("transformers 5.23.0",), _transformers, lambda model, batch: next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])),
+    b=Side(("mambapy 1.2.0",), _mambapy, lambda model, batch: next_tokens(model(batch["ids"]), batch["ids"])),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "backbone.embeddings": "embedding",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.norm": f"{B}.{{i}}.norm",
-        f"{A}.{{i}}.mixer": f"{B}.{{i}}.mixer",
-        **{f"{A}.{{i}}.mixer.{part}": f"{B}.{{i}}.mixer.{part}" for part in ("conv1d", "in_proj", "x_proj", "dt_proj", "out_proj")},
-        "backbone.norm_f": "norm_f",
-        "lm_head": "lm_head",
-    },
-    mapping="""
-LM:
-  embedding: backbone.embeddings
-  mamba.layers: backbone.layers
-  norm_f: backbone.norm_f
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{B}.1.norm", eps=1e-6), (f"{A}.1.norm",), ("forward",)),
         Fault("final_norm_eps", plant.attribute("norm_f", eps=1e-3), ("backbone.norm_f",), ("forward",)),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import stacked
 
 HIDDEN, HEADS, LAYERS, VOCABULARY, LENGTH, SHARED = 32, 4, 2, 64, 10, 24
 TOWERS = {"vision_model.encoder.layers": "visual.transformer.resblocks", "text_model.encoder.layers": "transformer.resblocks"}  # fmt: skip
@@ -60,16 +61,8 @@ def _loss_b(model: nn.Module, batch: Batch) -> Tensor:
     return _contrast(scale * images @ text.t())
 
 
-def _stacked(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)
-
-
 def _turned(x: Tensor) -> Tensor:
     return x.t()
-
-
-def _of_towers(lines: dict[str, str]) -> dict[str, str]:
-    return {"|".join(f"{a}.{{i}}.{part}" if part else f"{a}.{{i}}" for part in left.split("|")): f"{b}.{{i}}.{right}".rstrip(".") for a, b in TOWERS.items() for left, right in lines.items()}  # fmt: skip
 
 
 def _one_way(model: nn.Module, batch: Batch) -> Tensor:
@@ -86,62 +79,20 @@ def _sequence_pooled(training: Any) -> None:
     training.model.visual.pool_type = "avg"
 
 
-_PARTS = "|".join(f"self_attn.{part}_proj" for part in "qkv")
 PAIR = Pair(
     name="open_clip_clip",
     a=Side(("transformers 5.23.0",), _transformers, _loss_a),
     b=Side(("open_clip_torch 3.3.0",), _open_clip, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        **_of_towers({
-            "": "", "layer_norm1": "ln_1", "layer_norm2": "ln_2", "mlp": "mlp", "mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj",
-            "mlp.activation_fn": "mlp.gelu",
-        }),
-        "vision_model": "visual",
-        "vision_model.embeddings.patch_embedding": "visual.conv1",
-        "vision_model.pre_layrnorm": "visual.ln_pre",
-        "vision_model.post_layernorm": "visual.ln_post",
-        "text_model.embeddings.token_embedding": "token_embedding",
-        "text_model.final_layer_norm": "ln_final",
-    },
     weights={
-        **{f"{b}.{{i}}.attn.in_proj_{kind}": (_stacked, *(f"{a}.{{i}}.self_attn.{part}_proj.{kind}" for part in "qkv")) for a, b in TOWERS.items() for kind in ("weight", "bias")},
-        **{f"{b}.{{i}}.attn.out_proj.{kind}": (_stacked, f"{a}.{{i}}.self_attn.out_proj.{kind}") for a, b in TOWERS.items() for kind in ("weight", "bias")},
-        "positional_embedding": (_stacked, "text_model.embeddings.position_embedding.weight"),
-        "visual.positional_embedding": (_stacked, "vision_model.embeddings.position_embedding.weight"),
-        "visual.class_embedding": (_stacked, "vision_model.embeddings.class_embedding"),
+        **{f"{b}.{{i}}.attn.in_proj_{kind}": (stacked, *(f"{a}.{{i}}.self_attn.{part}_proj.{kind}" for part in "qkv")) for a, b in TOWERS.items() for kind in ("weight", "bias")},
+        **{f"{b}.{{i}}.attn.out_proj.{kind}": (stacked, f"{a}.{{i}}.self_attn.out_proj.{kind}") for a, b in TOWERS.items() for kind in ("weight", "bias")},
+        "positional_embedding": (stacked, "text_model.embeddings.position_embedding.weight"),
+        "visual.positional_embedding": (stacked, "vision_model.embeddings.position_embedding.weight"),
+        "visual.class_embedding": (stacked, "vision_model.embeddings.class_embedding"),
         "text_projection": (_turned, "text_projection.weight"),
         "visual.proj": (_turned, "visual_projection.weight"),
     },
-    mapping="""
-CLIP:
-  visual: vision_model
-  visual.conv1: vision_model.embeddings.patch_embedding
-  visual.ln_pre: vision_model.pre_layrnorm
-  visual.ln_post: vision_model.post_layernorm
-  visual.transformer.resblocks: vision_model.encoder.layers
-  token_embedding: text_model.embeddings.token_embedding
-  transformer.resblocks: text_model.encoder.layers
-  ln_final: text_model.final_layer_norm
-  params:
-    positional_embedding: text_model.embeddings.position_embedding.weight
-    visual.positional_embedding: vision_model.embeddings.position_embedding.weight
-    visual.class_embedding: vision_model.embeddings.class_embedding
-    text_projection: {to: text_projection.weight, transpose: true}
-    visual.proj: {to: visual_projection.weight, transpose: true}
-ResidualAttentionBlock:
-  attn: self_attn
-  ln_1: layer_norm1
-  ln_2: layer_norm2
-  mlp.c_fc: mlp.fc1
-  mlp.gelu: mlp.activation_fn
-  mlp.c_proj: mlp.fc2
-MultiheadAttention:
-  params:
-    in_proj_weight: {to: [q_proj.weight, k_proj.weight, v_proj.weight]}
-    in_proj_bias: {to: [q_proj.bias, k_proj.bias, v_proj.bias]}
-""",
     faults=(
         Fault("norm_eps", plant.attribute("visual.ln_pre", eps=1e-3), ("vision_model.pre_layrnorm",), ("forward",)),
         Fault("text_norm_eps", plant.attribute(f"{TB}.1.ln_2", eps=1e-3), (f"{TA}.1.layer_norm2",), ("forward",)),

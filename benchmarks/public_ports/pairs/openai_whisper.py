@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import same
 
 HIDDEN, HEADS, LAYERS, VOCABULARY, MELS, FRAMES, LENGTH = 32, 4, 2, 64, 8, 16, 12
 STACKS = {"model.encoder.layers": "encoder.blocks", "model.decoder.layers": "decoder.blocks"}
@@ -60,15 +61,6 @@ def _loss_b(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch["mel"], batch["tokens"]).flatten(0, 1), batch["wanted"].flatten())
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
-def _attention(of_a: str, of_b: str) -> dict[str, str]:
-    names = {"": "", ".q_proj": ".query", ".k_proj": ".key", ".v_proj": ".value", ".out_proj": ".out"}
-    return {f"{of_a}{a}": f"{of_b}{b}" for a, b in names.items()}
-
-
 def _smoothed(model: nn.Module, batch: Batch) -> Tensor:
     logits = model(batch["mel"], batch["tokens"]).flatten(0, 1)
     return F.cross_entropy(logits, batch["wanted"].flatten(), label_smoothing=0.1)
@@ -78,55 +70,15 @@ def _scaled(factor: float) -> Any:
     return lambda attend, q, k, v, mask=None: attend(q * factor, k, v, mask)
 
 
-_LAYER = {
-    "": "", **_attention(".self_attn", ".attn"), ".self_attn_layer_norm": ".attn_ln", ".final_layer_norm": ".mlp_ln",
-    ".fc1": ".mlp.0", ".activation_fn": ".mlp.1", ".fc2": ".mlp.2",
-}  # fmt: skip
-_CROSS = {**_attention(".encoder_attn", ".cross_attn"), ".encoder_attn_layer_norm": ".cross_attn_ln"}
 PAIR = Pair(
     name="openai_whisper",
     a=Side(("transformers 5.23.0",), _transformers, _loss_a),
     b=Side(("openai-whisper 20250625",), _whisper, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "model.encoder": "encoder",
-        "model.encoder.conv1": "encoder.conv1",
-        "model.encoder.conv2": "encoder.conv2",
-        "model.encoder.layer_norm": "encoder.ln_post",
-        "model.decoder.embed_tokens": "decoder.token_embedding",
-        "model.decoder.layer_norm": "decoder.ln",
-        **{f"{EA}.{{i}}{a}": f"{EB}.{{i}}{b}" for a, b in _LAYER.items()},
-        **{f"{DA}.{{i}}{a}": f"{DB}.{{i}}{b}" for a, b in {**_LAYER, **_CROSS}.items()},
-    },
     weights={
-        "encoder.positional_embedding": (_same, "model.encoder.embed_positions.weight"),
-        "decoder.positional_embedding": (_same, "model.decoder.embed_positions.weight"),
+        "encoder.positional_embedding": (same, "model.encoder.embed_positions.weight"),
+        "decoder.positional_embedding": (same, "model.decoder.embed_positions.weight"),
     },
-    mapping="""
-Whisper:
-  encoder: model.encoder
-  decoder.token_embedding: model.decoder.embed_tokens
-  decoder.blocks: model.decoder.layers
-  decoder.ln: model.decoder.layer_norm
-  params:
-    decoder.positional_embedding: model.decoder.embed_positions.weight
-AudioEncoder:
-  blocks: layers
-  ln_post: layer_norm
-  params:
-    positional_embedding: embed_positions.weight
-ResidualAttentionBlock:
-  attn: self_attn
-  attn_ln: self_attn_layer_norm
-  cross_attn: encoder_attn
-  cross_attn_ln: encoder_attn_layer_norm
-  mlp_ln: final_layer_norm
-  mlp.0: fc1
-  mlp.1: activation_fn
-  mlp.2: fc2
-MultiHeadAttention: {query: q_proj, key: k_proj, value: v_proj, out: out_proj}
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{EB}.1.mlp_ln", eps=1e-3), (f"{EA}.1.final_layer_norm",), ("forward",)),
         Fault("cross_norm_eps", plant.attribute(f"{DB}.0.cross_attn_ln", eps=1e-3), (f"{DA}.0.encoder_attn_layer_norm",), ("forward",)),

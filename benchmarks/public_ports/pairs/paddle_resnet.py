@@ -186,12 +186,6 @@ PAIR = Pair(
     a=Side(("torchvision 0.28.0",), _torchvision, _loss_a),
     b=Side(("paddlepaddle 3.3.1",), _paddle, _loss_b),
     batch=_batch,
-    true_pairs={
-        **{name: name for name in ("", "conv1", "bn1", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc")},
-        **{f"layer{stage}.{{i}}{part}": f"layer{stage}.{{i}}{part}" for stage in range(1, 5) for part in ("", ".conv1", ".bn1", ".conv2", ".bn2")},
-        **{f"layer{stage}.0.downsample.{part}": f"layer{stage}.0.downsample.{part}" for stage in range(2, 5) for part in "01"},
-    },
-    mapping="Narrow: {conv1: conv1}\n",
     convert=_convert,
     training_b=PaddleTraining,
     faults=(

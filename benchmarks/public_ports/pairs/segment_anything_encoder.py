@@ -87,44 +87,7 @@ PAIR = Pair(
     a=Side(("segment-anything 1.0",), _segment_anything, _loss_a),
     b=Side(("transformers 5.23.0",), _transformers, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "patch_embed": "vision_encoder.patch_embed",
-        "patch_embed.proj": "vision_encoder.patch_embed.projection",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.norm1": f"{B}.{{i}}.layer_norm1",
-        f"{A}.{{i}}.attn": f"{B}.{{i}}.attn",
-        f"{A}.{{i}}.attn.qkv": f"{B}.{{i}}.attn.qkv",
-        f"{A}.{{i}}.attn.proj": f"{B}.{{i}}.attn.proj",
-        f"{A}.{{i}}.norm2": f"{B}.{{i}}.layer_norm2",
-        f"{A}.{{i}}.mlp": f"{B}.{{i}}.mlp",
-        f"{A}.{{i}}.mlp.lin1": f"{B}.{{i}}.mlp.lin1",
-        f"{A}.{{i}}.mlp.act": f"{B}.{{i}}.mlp.act",
-        f"{A}.{{i}}.mlp.lin2": f"{B}.{{i}}.mlp.lin2",
-        "neck": "vision_encoder.neck",
-        "neck.0": "vision_encoder.neck.conv1",
-        "neck.1": "vision_encoder.neck.layer_norm1",
-        "neck.2": "vision_encoder.neck.conv2",
-        "neck.3": "vision_encoder.neck.layer_norm2",
-    },
     weights={"vision_encoder.pos_embed": (lambda positions: positions, "pos_embed")},
-    mapping="""
-SamVisionModel:
-  vision_encoder.patch_embed.projection: patch_embed.proj
-  vision_encoder.patch_embed: patch_embed
-  vision_encoder.layers: blocks
-  vision_encoder.neck: neck
-  params:
-    vision_encoder.pos_embed: pos_embed
-SamVisionLayer:
-  layer_norm1: norm1
-  layer_norm2: norm2
-SamVisionNeck:
-  conv1: "0"
-  layer_norm1: "1"
-  conv2: "2"
-  layer_norm2: "3"
-""",
     faults=(
         Fault("windowed_for_global", plant.attribute(f"{B}.1", window_size=WINDOW), (f"{A}.1", f"{A}.1.attn"), ("forward",)),
         Fault("relative_axes_exchanged", plant.calls(f"{B}.0.attn", "get_decomposed_rel_pos", _axes_exchanged), (f"{A}.0.attn",), ("forward",)),

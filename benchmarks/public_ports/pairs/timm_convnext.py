@@ -38,10 +38,6 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch["images"]), batch["labels"])
 
 
-def _of_blocks(lines: dict[str, str]) -> dict[str, str]:
-    return {f"features.{2 * stage + 1}.{{i}}{a}": f"stages.{stage}.blocks.{{i}}{b}" for stage in range(4) for a, b in lines.items()}  # fmt: skip
-
-
 def _max_pooled(training: Any) -> None:
     training.model.head.global_pool.pool = nn.AdaptiveMaxPool2d(1)
 
@@ -52,42 +48,9 @@ PAIR = Pair(
     a=Side(("torchvision 0.28.0",), _torchvision, _loss),
     b=Side(("timm 1.0.31",), _timm, _loss),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "features.0": "stem",
-        "features.0.0": "stem.0",
-        "features.0.1": "stem.1",
-        **{f"features.{2 * stage}{part}": f"stages.{stage}.downsample{part}" for stage in range(1, 4) for part in ("", ".0", ".1")},
-        **_of_blocks({"": "", ".block.0": ".conv_dw", ".block.2": ".norm", ".block.3": ".mlp.fc1", ".block.4": ".mlp.act", ".block.5": ".mlp.fc2"}),
-        "avgpool": "head.global_pool",
-        "classifier.0": "head.norm",
-        "classifier.2": "head.fc",
-    },
     weights={
         f"stages.{stage}.blocks.{{i}}.gamma": (torch.flatten, f"features.{2 * stage + 1}.{{i}}.layer_scale") for stage in range(4)
     },
-    mapping="""
-ConvNeXt:
-  stem: features.0
-  stages.0.blocks: features.1
-  stages.1.downsample: features.2
-  stages.1.blocks: features.3
-  stages.2.downsample: features.4
-  stages.2.blocks: features.5
-  stages.3.downsample: features.6
-  stages.3.blocks: features.7
-  head.global_pool: avgpool
-  head.norm: classifier.0
-  head.fc: classifier.2
-ConvNeXtBlock:
-  conv_dw: block.0
-  norm: block.2
-  mlp.fc1: block.3
-  mlp.act: block.4
-  mlp.fc2: block.5
-  params:
-    gamma: {to: layer_scale, reshape: true}
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{B}.1.norm", eps=1e-3), (f"{A}.1.block.2",), ("forward",)),
         Fault("head_norm_eps", plant.attribute("head.norm", eps=1e-5), ("classifier.0",), ("forward",)),

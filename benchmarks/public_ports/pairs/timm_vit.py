@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import same, stacked
 
 HIDDEN, HEADS, LAYERS, CLASSES = 32, 4, 3, 10
 A, B = "vit.layers", "blocks"
@@ -51,14 +52,6 @@ def _loss_b(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch["images"]), batch["labels"])
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
-def _stacked(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)
-
-
 def _mean_pooled(training: Any) -> None:
     training.model.global_pool = "avg"
 
@@ -73,49 +66,11 @@ PAIR = Pair(
     a=Side(("transformers 5.23.0",), _transformers, _loss_a),
     b=Side(("timm 1.0.31",), _timm, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "vit.embeddings.patch_embeddings": "patch_embed",
-        "vit.embeddings.patch_embeddings.projection": "patch_embed.proj",
-        f"{A}.{{i}}": f"{B}.{{i}}",
-        f"{A}.{{i}}.layernorm_before": f"{B}.{{i}}.norm1",
-        f"{A}.{{i}}.attention": f"{B}.{{i}}.attn",
-        "|".join(f"{A}.{{i}}.attention.{part}_proj" for part in "qkv"): f"{B}.{{i}}.attn.qkv",
-        f"{A}.{{i}}.attention.o_proj": f"{B}.{{i}}.attn.proj",
-        f"{A}.{{i}}.layernorm_after": f"{B}.{{i}}.norm2",
-        f"{A}.{{i}}.mlp": f"{B}.{{i}}.mlp",
-        f"{A}.{{i}}.mlp.fc1": f"{B}.{{i}}.mlp.fc1",
-        f"{A}.{{i}}.mlp.activation_fn": f"{B}.{{i}}.mlp.act",
-        f"{A}.{{i}}.mlp.fc2": f"{B}.{{i}}.mlp.fc2",
-        "vit.layernorm": "norm",
-        "classifier": "head",
-    },
     weights={
-        "cls_token": (_same, "vit.embeddings.cls_token"),
-        "pos_embed": (_same, "vit.embeddings.position_embeddings"),
-        **{f"{B}.{{i}}.attn.qkv.{kind}": (_stacked, *(f"{A}.{{i}}.attention.{part}_proj.{kind}" for part in "qkv")) for kind in ("weight", "bias")},
+        "cls_token": (same, "vit.embeddings.cls_token"),
+        "pos_embed": (same, "vit.embeddings.position_embeddings"),
+        **{f"{B}.{{i}}.attn.qkv.{kind}": (stacked, *(f"{A}.{{i}}.attention.{part}_proj.{kind}" for part in "qkv")) for kind in ("weight", "bias")},
     },
-    mapping="""
-VisionTransformer:
-  patch_embed: vit.embeddings.patch_embeddings
-  blocks: vit.layers
-  norm: vit.layernorm
-  head: classifier
-  params:
-    cls_token: vit.embeddings.cls_token
-    pos_embed: vit.embeddings.position_embeddings
-PatchEmbed:
-  proj: projection
-Block:
-  norm1: layernorm_before
-  attn: attention
-  norm2: layernorm_after
-Attention:
-  qkv: [q_proj, k_proj, v_proj]
-  proj: o_proj
-Mlp:
-  act: activation_fn
-""",
     faults=(
         Fault("norm_eps", plant.attribute(f"{B}.1.norm1", eps=1e-4), (f"{A}.1.layernorm_before",), ("forward",)),
         Fault("final_norm_eps", plant.attribute("norm", eps=1e-5), ("vit.layernorm",), ("forward",)),

@@ -12,6 +12,7 @@ import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anyth
 from benchmarks.localisation.tools import surgery
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import same
 
 WIDTH, HEADS, DEPTHS, WINDOW, IMAGE, PATCH, CLASSES = 16, (2, 4), (2, 2), 4, 32, 2, 10
 STAGES = "swin.encoder.layers"
@@ -62,10 +63,6 @@ def _part(index: int) -> Any:
     return lambda packed: packed.chunk(3)[index]
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
 def _merged_by_rows(training: Any) -> None:
     """Put the four neighbours side by side row by row, not column by column."""
     merging = training.module(f"{STAGES}.0.downsample")
@@ -82,66 +79,20 @@ def _index_transposed(index: Tensor) -> Tensor:
     return index.unflatten(0, (WINDOW**2, WINDOW**2)).T.flatten()
 
 
-_BLOCK = {
-    "": "", ".norm1": ".layernorm_before", ".norm2": ".layernorm_after", ".mlp": ".mlp", ".mlp.0": ".mlp.fc1",
-    ".mlp.1": ".mlp.activation_fn", ".mlp.3": ".mlp.fc2", ".attn.proj": ".attention.o_proj",
-    ".attn.qkv": (".attention.q_proj", ".attention.k_proj", ".attention.v_proj"),
-}  # fmt: skip
-
-
-def _in_block(of_a: str, of_b: str) -> dict[str, Any]:
-    return {
-        f"{of_a}{a}": f"{of_b}{b}" if isinstance(b, str) else tuple(f"{of_b}{each}" for each in b)
-        for a, b in _BLOCK.items()
-    }
-
-
 _TABLE = "relative_position_bias_table"
 _WEIGHTS = {
     f"{b}.attention.{letter}_proj.{name}": (_part(index), f"{a}.attn.qkv.{name}")
     for a, b in BLOCKS.items()
     for index, letter in enumerate("qkv")
     for name in ("weight", "bias")
-} | {f"{b}.attention.relative_position_bias.{_TABLE}": (_same, f"{a}.attn.{_TABLE}") for a, b in BLOCKS.items()}
+} | {f"{b}.attention.relative_position_bias.{_TABLE}": (same, f"{a}.attn.{_TABLE}") for a, b in BLOCKS.items()}
 PAIR = Pair(
     name="torchvision_swin",
     set="blind",
     a=Side(("torchvision 0.28.0",), _torchvision, _loss_a),
     b=Side(("transformers 5.23.0",), _transformers, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "features.0.0": "swin.embeddings.patch_embeddings.projection",
-        "features.0.2": "swin.embeddings.norm",
-        **{key: value for a, b in BLOCKS.items() for key, value in _in_block(a, b).items()},
-        "features.2": f"{STAGES}.0.downsample",
-        "features.2.norm": f"{STAGES}.0.downsample.norm",
-        "features.2.reduction": f"{STAGES}.0.downsample.reduction",
-        "norm": "swin.layernorm",
-        "avgpool": "swin.pooler",
-        "head": "classifier",
-    },
     weights=_WEIGHTS,
-    mapping=f"""
-SwinForImageClassification:
-  swin.embeddings.patch_embeddings.projection: features.0.0
-  swin.embeddings.norm: features.0.2
-  swin.encoder.layers.{{i}}.blocks.{{j}}: features.{{2*i+1}}.{{j}}
-  swin.encoder.layers.{{i}}.downsample: features.{{2*i+2}}
-  swin.layernorm: norm
-  swin.pooler: avgpool
-  classifier: head
-SwinLayer:
-  layernorm_before: norm1
-  layernorm_after: norm2
-  attn.qkv: {{from: [attention.q_proj, attention.k_proj, attention.v_proj]}}
-  attention.o_proj: attn.proj
-  mlp.fc1: mlp.0
-  mlp.activation_fn: mlp.1
-  mlp.fc2: mlp.3
-  params:
-    attention.relative_position_bias.{_TABLE}: attn.{_TABLE}
-""",
     faults=(
         Fault("not_shifted", plant.attribute(f"{STAGES}.0.blocks.1", shift_size=0), ("features.1.1.attn", "features.1.1"), ("forward",)),
         Fault("shift_unmasked", plant.calls(f"{STAGES}.1.blocks.1", "get_attn_mask", lambda old, *args, **kwargs: None), ("features.3.1.attn", "features.3.1"), ("forward",), places_b=(f"{STAGES}.1.blocks.1.attention",)),

@@ -12,6 +12,7 @@ import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anyth
 from benchmarks.localisation.tools import surgery
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
+from benchmarks.public_ports.training import next_tokens, same
 
 HIDDEN, HEADS, SIZE, LAYERS, VOCABULARY, LENGTH = 32, 4, 8, 3, 96, 20
 A, B = "model.layers", "attn_layers.layers"
@@ -43,16 +44,12 @@ def _batch(index: int) -> Batch:
     return {"ids": torch.randint(VOCABULARY, (3, LENGTH), generator=generator)}
 
 
-def _next_tokens(logits: Tensor, ids: Tensor) -> Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 def _loss_a(model: nn.Module, batch: Batch) -> Tensor:
-    return _next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])
+    return next_tokens(model(batch["ids"], use_cache=False).logits, batch["ids"])
 
 
 def _loss_b(model: nn.Module, batch: Batch) -> Tensor:
-    return _next_tokens(model(batch["ids"]), batch["ids"])
+    return next_tokens(model(batch["ids"]), batch["ids"])
 
 
 def _same_tokens(old: Any, model: nn.Module, batch: Batch) -> Tensor:
@@ -66,10 +63,6 @@ def _neighbours(rows: Tensor) -> Tensor:
 
 def _halves(rows: Tensor) -> Tensor:
     return rows.unflatten(0, (-1, SIZE // 2, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def _joined(up: Tensor, gate: Tensor) -> Tensor:
@@ -119,24 +112,6 @@ def _warmed_up_late(training: Any) -> None:
     training.before_update.append(change)
 
 
-def _layer(index: int) -> dict[str, Any]:
-    """Return the pairs of a layer: two of B's, each with its norm in a list of its own."""
-    a, attention, feed_forward = f"{A}.{index}", f"{B}.{2 * index}", f"{B}.{2 * index + 1}"
-    return {
-        f"{a}.input_layernorm": f"{attention}.0.0",
-        f"{a}.self_attn": f"{attention}.1",
-        f"{a}.self_attn.q_proj": f"{attention}.1.to_q",
-        f"{a}.self_attn.k_proj": f"{attention}.1.to_k",
-        f"{a}.self_attn.v_proj": f"{attention}.1.to_v",
-        f"{a}.self_attn.o_proj": f"{attention}.1.to_out",
-        f"{a}.post_attention_layernorm": f"{feed_forward}.0.0",
-        f"{a}.mlp": f"{feed_forward}.1",
-        f"{a}.mlp.up_proj|{a}.mlp.gate_proj": f"{feed_forward}.1.ff.0.proj",
-        f"{a}.mlp.act_fn": f"{feed_forward}.1.ff.0.act",
-        f"{a}.mlp.down_proj": f"{feed_forward}.1.ff.2",
-    }
-
-
 def _weights(index: int) -> dict[str, Any]:
     a, attention, feed_forward = f"{A}.{index}", f"{B}.{2 * index}", f"{B}.{2 * index + 1}"
     turned = {f"{attention}.1.to_{x}.weight": (_neighbours, f"{a}.self_attn.{x}_proj.weight") for x in "qk"}
@@ -145,8 +120,8 @@ def _weights(index: int) -> dict[str, Any]:
         for name in ("weight", "bias")
     }
     norms = {
-        f"{attention}.0.0.g": (_same, f"{a}.input_layernorm.weight"),
-        f"{feed_forward}.0.0.g": (_same, f"{a}.post_attention_layernorm.weight"),
+        f"{attention}.0.0.g": (same, f"{a}.input_layernorm.weight"),
+        f"{feed_forward}.0.0.g": (same, f"{a}.post_attention_layernorm.weight"),
     }
     return turned | joined | norms
 
@@ -157,38 +132,10 @@ PAIR = Pair(
     a=Side(("transformers 5.23.0",), _llama, _loss_a),
     b=Side(("x-transformers 2.31.10",), _x_transformers, _loss_b),
     batch=_batch,
-    true_pairs={
-        "": "",
-        "model.embed_tokens": "token_emb.emb",
-        **{key: value for index in range(LAYERS) for key, value in _layer(index).items()},
-        "model.norm": "attn_layers.final_norm",
-        "lm_head": "to_logits",
-    },
     weights={
         **{key: value for index in range(LAYERS) for key, value in _weights(index).items()},
-        "attn_layers.final_norm.g": (_same, "model.norm.weight"),
+        "attn_layers.final_norm.g": (same, "model.norm.weight"),
     },
-    mapping="""
-TransformerWrapper:
-  token_emb.emb: model.embed_tokens
-  attn_layers.layers.{2*i}.0.0: model.layers.{i}.input_layernorm
-  attn_layers.layers.{2*i}.1: model.layers.{i}.self_attn
-  attn_layers.layers.{2*i+1}.0.0: model.layers.{i}.post_attention_layernorm
-  attn_layers.layers.{2*i+1}.1: model.layers.{i}.mlp
-  attn_layers.final_norm: model.norm
-  to_logits: lm_head
-Attention:
-  to_q: {to: q_proj, rotary: {heads: 4, here: interleaved}}
-  to_k: {to: k_proj, rotary: {heads: 1, here: interleaved}}
-  to_v: v_proj
-  to_out: o_proj
-FeedForward:
-  ff.0.proj: [up_proj, gate_proj]
-  ff.0.act: act_fn
-  ff.2: down_proj
-RMSNorm:
-  params: {g: weight}
-""",
     faults=(
         Fault("rotary_base", plant.weight("attn_layers.rotary_pos_emb", lambda x: x**1.25, "inv_freq"), ("model.rotary_emb", f"{A}.0.self_attn"), ("init", "forward"), places_b=("attn_layers.rotary_pos_emb",)),
         Fault("gate_first", _gate_first, (f"{A}.1.mlp",), ("forward",), places_b=(f"{B}.3.1.ff.0",)),

@@ -7,11 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import Training, batches, lively, normal, uniform
 from ..common import Both
-from ..frame import C, carried, in_parts, times
-from ..frame import F as Fault
+from ..frame import carried, in_parts, times
 
 
 class Sac(Training):
@@ -217,168 +216,29 @@ def knob(**values):
 
 
 Q = "critic.qf1"
-SAC = Model(
+SAC = model(
     "s-sac",
     sac,
-    "soft actor-critic, two optimizers: networks of stable-baselines3 against ones of CleanRL's form",
-    (
-        Fault("gamma", "loss", "loss", "", knob(gamma=0.99), "a discount of 0.99 for 0.98", planted="", mapped=True),
-        Fault("done-ignored", "loss", "loss", "", knob(ends=False), "episodes never end", planted=""),
-        Fault(
-            "one-target",
-            "loss",
-            "loss",
-            "",
-            knob(twin=False),
-            "one target network, not the smaller of two",
-            planted="",
-            mapped=True,
+    {
+        "gamma": knob(gamma=0.99),
+        "done-ignored": knob(ends=False),
+        "one-target": knob(twin=False),
+        "tanh-uncorrected": knob(correct=False),
+        "target-not-cut": knob(target_cut=False),
+        "std-floor": P.setting(HERE, low=-0.2),
+        "elu-in-critic": P.rewritten(
+            HERE, lambda self, seen, action: self.fc3(F.elu(self.fc2(F.relu(self.fc1(torch.cat([seen, action], 1))))))
         ),
-        Fault(
-            "tanh-uncorrected", "loss", "loss", "", knob(correct=False), "the density of tanh is left out", planted=""
-        ),
-        Fault(
-            "target-not-cut",
-            "backward",
-            "backward gradient",
-            "",
-            knob(target_cut=False),
-            "the goal passes gradients to the actor and the targets",
-            also="actor actor.* critic_target critic_target.*",
-            planted="",
-            mapped=True,
-        ),
-        Fault(
-            "std-floor",
-            "setting",
-            "forward",
-            "actor",
-            P.setting("pi", low=-0.2),
-            "the deviation's floor is -0.2, not -20",
-            also="actor.log_std ROOT",
-            planted="pi",
-            mapped=True,
-        ),
-        Fault(
-            "elu-in-critic",
-            "activation",
-            "forward",
-            Q,
-            P.rewritten(
-                "qf2",
-                lambda self, seen, action: self.fc3(F.elu(self.fc2(F.relu(self.fc1(torch.cat([seen, action], 1)))))),
-            ),
-            "ELU in one critic",
-            also=Q + ".3",
-            planted="qf2",
-            mapped=True,
-        ),
-        Fault(
-            "target-copied-wrong",
-            "initial weights",
-            "init",
-            "critic_target.qf1",
-            lambda t: t.at("qf2_target").load_state_dict(t.at("qf1_target").state_dict()),
-            "both targets start as the first",
-            also="critic_target.qf1.*",
-            planted="qf2_target",
-        ),
-        Fault(
-            "tau",
-            "moving average",
-            "update",
-            "critic_target",
-            knob(tau=0.5),
-            "targets follow by 0.5, not 0.05",
-            also="critic_target.* ROOT",
-            planted="",
-            steps=3,
-            step=1,
-        ),
-        Fault(
-            "actor-rate",
-            "setting",
-            "update",
-            "actor",
-            knob(actor_lr=1e-3),
-            "the actor learns at the critics' rate",
-            also="actor.* ROOT",
-            planted="",
-            mapped=True,
-            step=1,
-            steps=2,
-        ),
-        Fault(
-            "entropy-sign",
-            "loss",
-            "loss",
-            "",
-            knob(sign=-1.0),
-            "the actor's entropy has the other sign",
-            planted="",
-            mapped=True,
-            step=1,
-            steps=2,
-        ),
-        Fault(
-            "target-touched",
-            "later",
-            "forward",
-            "critic_target.qf0",
-            P.before_step(lambda t, n: t.at("qf1_target").fc3.bias.data.add_(0.05) if n == 2 else None),
-            "a target is touched between turns",
-            also="critic_target.qf0.* critic_target",
-            planted="qf1_target.fc3",
-            step=2,
-            steps=3,
-        ),
-        Fault(
-            "seen-normalised",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"seen": (b["seen"] - 0.05) / 1.01}),
-            "observations are normalised again",
-            also="actor.features_extractor* critic*",
-            planted="",
-        ),
-        Fault(
-            "head-gradient",
-            "gradient",
-            "gradient",
-            "actor.log_std",
-            P.parameter_gradient("pi.fc_logstd", "weight", times(2.0)),
-            "the deviation's gradient counts twice",
-            planted="pi.fc_logstd",
-            mapped=True,
-            step=1,
-            steps=2,
-        ),
-    ),
-    (
-        C("port", "the port", steps=2),
-        C("port-mapped", "the port with its mapping", mapped=True, steps=4),
-        C("three-steps", "six turns", steps=6, mapped=True),
-        C("fp32-fp64", "float32 against float64", dtype_b="float64", mapped=True, steps=2),
-        C("in-two", "two micro-batches", None, in_parts(2), mapped=True, steps=2),
-    ),
-    port=clean_rl,
-    mapping={
-        "TopLayer": {
-            "actor": "pi",
-            "critic.qf0": "qf1",
-            "critic.qf1": "qf2",
-            "critic_target.qf0": "qf1_target",
-            "critic_target.qf1": "qf2_target",
-            "critic.qf{i}.0": "qf{i+1}.fc1",
-            "critic.qf{i}.2": "qf{i+1}.fc2",
-            "critic.qf{i}.4": "qf{i+1}.fc3",
-            "critic_target.qf{i}.0": "qf{i+1}_target.fc1",
-            "critic_target.qf{i}.2": "qf{i+1}_target.fc2",
-            "critic_target.qf{i}.4": "qf{i+1}_target.fc3",
-        },
-        "Actor": {"latent_pi.0": "fc1", "latent_pi.2": "fc2", "mu": "fc_mean", "log_std": "fc_logstd"},
+        "target-copied-wrong": lambda t: t.at("qf2_target").load_state_dict(t.at("qf1_target").state_dict()),
+        "tau": knob(tau=0.5),
+        "actor-rate": knob(actor_lr=1e-3),
+        "entropy-sign": knob(sign=-1.0),
+        "target-touched": P.before_step(lambda t, n: t.at("qf1_target").fc3.bias.data.add_(0.05) if n == 2 else None),
+        "seen-normalised": P.each_batch(lambda b: b | {"seen": (b["seen"] - 0.05) / 1.01}),
+        "head-gradient": P.parameter_gradient(HERE, "weight", times(2.0)),
+        "in-two": Sides(both=in_parts(2)),
     },
+    port=clean_rl,
 )
 
 MODELS = (SAC,)

@@ -9,11 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import Training, batches, give, ids, lively, normal, squared
-from .. import common
-from ..frame import C, Ema, after, bad_backward, before, channels_last, detached, ported, times
-from ..frame import F as Fault
+from ..frame import Ema, after, bad_backward, before, channels_last, detached, ported, times
 from ..parts import attend, heads, norm
 
 
@@ -171,137 +169,27 @@ for _b, _a in LOOK.items():
         f"{_b}.out.weight": lambda a, at=_a: a(f"{at}.to_out.0.weight")[..., None, None],
     }
 
-UNET = Model(
+UNET = model(
     "s-unet",
     unet,
-    "the UNet of diffusers against a flat port with 1 by 1 convolutions in its attention",
-    (
-        Fault(
-            "sines-first",
-            "wrong code",
-            "forward",
-            "time_proj",
-            P.method("", "step", lambda self, at: sines(at, 16, 0, self.end.weight.dtype).roll(8, 1)),
-            "sines come before cosines",
-            also="time_embedding.linear_1 time_embedding ROOT",
-            planted="",
-        ),
-        Fault(
-            "skip-order",
-            "wrong code",
-            "forward",
-            "up_blocks.1",
-            P.around("u2", lambda forward, x, t: forward(torch.cat([x[:, 32:], x[:, :32]], 1), t)),
-            "what skips comes before what rises",
-            also="up_blocks.1.resnets.0 ROOT",
-            planted="u2",
-            mapped=True,
-        ),
-        Fault(
-            "time-not-activated",
-            "activation",
-            "forward",
-            "mid_block.resnets.1",
-            P.method("m1", "timed", lambda self, y, t: y + self.t(t)[:, :, None, None]),
-            "no SiLU before the step's projection",
-            also="mid_block.resnets.1.time_emb_proj",
-            planted="m1",
-            mapped=True,
-        ),
-        Fault(
-            "bilinear",
-            "wrong code",
-            "forward",
-            "up_blocks.0.upsamplers.0",
-            P.inside(
-                "",
-                "torch.nn.functional",
-                "interpolate",
-                lambda original: lambda x, scale_factor, mode: original(x, scale_factor=scale_factor, mode="bilinear"),
-            ),
-            "bilinear for nearest",
-            also="up_blocks.0 up_blocks.0.upsamplers.0.conv ROOT",
-            planted="",
-        ),
-        Fault(
-            "look-scale",
-            "setting",
-            "forward",
-            "up_blocks.0.attentions.1",
-            P.setting("u1_look", scale=32**-0.5),
-            "scores are scaled by the width of all heads",
-            planted="u1_look",
-        ),
-        Fault(
-            "groups",
-            "setting",
-            "forward",
-            "down_blocks.1.resnets.0.norm2",
-            P.setting("d1.n2", num_groups=8),
-            "8 groups for 4",
-            planted="d1.n2",
-            mapped=True,
-        ),
-        Fault(
-            "skip-gradient",
-            "backward",
-            "backward gradient",
-            "up_blocks.0.resnets.0",
-            P.around("u0.skip", lambda forward, x: forward(x.detach())),
-            "the shortcut is cut off",
-            also="up_blocks.0.resnets.0.conv_shortcut",
-            planted="u0",
-            mapped=True,
-        ),
-        Fault(
-            "loss-sum",
-            "loss",
-            "loss",
+    {
+        "sines-first": P.method("", "step", lambda self, at: sines(at, 16, 0, self.end.weight.dtype).roll(8, 1)),
+        "skip-order": P.around(HERE, lambda forward, x, t: forward(torch.cat([x[:, 32:], x[:, :32]], 1), t)),
+        "time-not-activated": P.method(HERE, "timed", lambda self, y, t: y + self.t(t)[:, :, None, None]),
+        "bilinear": P.inside(
             "",
-            P.criterion(lambda y, b: F.l1_loss(y, b["target"])),
-            "L1 for squares",
-            planted="",
+            "torch.nn.functional",
+            "interpolate",
+            lambda original: lambda x, scale_factor, mode: original(x, scale_factor=scale_factor, mode="bilinear"),
         ),
-        Fault(
-            "time-frozen",
-            "optimizer groups",
-            "update",
-            "time_embedding",
-            P.frozen("time"),
-            "the step's embedding is frozen",
-            also="time_embedding.*",
-            planted="time",
-            mapped=True,
-        ),
-        Fault(
-            "steps-in-thousandths",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"at": b["at"] // 10}),
-            "steps of 100, not of 1000",
-            planted="",
-        ),
-        *common.faults("micro-sum", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast+ bf16+ three-steps+ one-two fp32-autocast+ channels-last+"),
-    ),
-    port=ported(unet, OwnUnet, UNET_RULES, 1, give("x", "at")),
-    mapping={
-        "TopLayer": {a: b for b, a in ONE.items()} | {a: b for b, a in (RES | LOOK).items()},
-        "ResnetBlock2D": {
-            "norm1": "n1",
-            "conv1": "c1",
-            "time_emb_proj": "t",
-            "norm2": "n2",
-            "conv2": "c2",
-            "conv_shortcut": "skip",
-        },
-        "Attention": {"group_norm": "norm"},
+        "look-scale": P.setting(HERE, scale=32**-0.5),
+        "groups": P.setting(HERE, num_groups=8),
+        "skip-gradient": P.around("u0.skip", lambda forward, x: forward(x.detach())),
+        "loss-sum": P.criterion(lambda y, b: F.l1_loss(y, b["target"])),
+        "time-frozen": P.frozen(HERE),
+        "steps-in-thousandths": P.each_batch(lambda b: b | {"at": b["at"] // 10}),
     },
+    port=ported(unet, OwnUnet, UNET_RULES, 1, give("x", "at")),
 )
 
 
@@ -404,109 +292,25 @@ DIT_RULES = {
     **{f"layers.#.qkv.{p}": [f"{B}attn1.to_{n}.{p}" for n in "qkv"] for p in ("weight", "bias")},
 }
 
-DIT = Model(
+DIT = model(
     "s-dit",
     dit,
-    "DiT of diffusers against a port with packed projections and norms without modules",
-    (
-        Fault(
-            "scale-shift-order",
-            "wrong code",
-            "forward",
-            "transformer_blocks.1.norm1",
-            P.method(
-                "layers.1",
-                "parts",
-                lambda self, at, kind: [DitBlock.parts(self, at, kind)[i] for i in (1, 0, 2, 3, 4, 5)],
-            ),
-            "shift and scale are exchanged",
-            also="transformer_blocks.1",
-            planted="layers.1",
-            mapped=True,
+    {
+        "scale-shift-order": P.method(
+            HERE, "parts", lambda self, at, kind: [DitBlock.parts(self, at, kind)[i] for i in (1, 0, 2, 3, 4, 5)]
         ),
-        Fault(
-            "no-one",
-            "wrong code",
-            "forward",
-            "transformer_blocks.2",
-            P.method(
-                "layers.2",
-                "modulated",
-                lambda self, x, shift, scale, eps: (
-                    norm(x, None, None, eps) * (1 + scale if eps == 1e-6 else scale) + shift
-                ),
-            ),
-            "the 1 is missing in the second modulation",
-            planted="layers.2",
+        "no-one": P.method(
+            HERE,
+            "modulated",
+            lambda self, x, shift, scale, eps: norm(x, None, None, eps) * (1 + scale if eps == 1e-6 else scale) + shift,
         ),
-        Fault(
-            "norm-eps",
-            "hard",
-            "forward",
-            "transformer_blocks.1.norm3",
-            P.setting("layers.1", eps=1e-6),
-            "eps 1e-6 for 1e-5",
-            also="transformer_blocks.1",
-            planted="layers.1",
-            mapped=True,
-        ),
-        Fault(
-            "pixels-transposed",
-            "wrong code",
-            "forward",
-            "",
-            P.method("", "together", lambda self, x: OwnDit.together(self, x).mT),
-            "patches are put together with rows and columns exchanged",
-            planted="",
-        ),
-        Fault(
-            "grid-transposed",
-            "buffer",
-            "init",
-            "pos_embed",
-            P.values("", "grid", lambda w: w.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)),
-            "positions are those of the transposed grid",
-            also="ROOT",
-            planted="",
-        ),
-        Fault(
-            "condition-detached",
-            "backward",
-            "backward gradient",
-            "transformer_blocks.1.norm1.emb",
-            P.around("layers.1.condition", lambda forward, at, kind: forward(at, kind).detach()),
-            "a condition is detached",
-            also="transformer_blocks.1.norm1 transformer_blocks.1.norm1.emb.* transformer_blocks.1.norm1.linear",
-            planted="layers.1.adapt",
-            mapped=True,
-        ),
-        Fault(
-            "kinds-wrong",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"kind": (b["kind"] + 1) % 10}),
-            "classes count from 1",
-            planted="",
-        ),
-        *common.faults("decay skipped no-clip", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("bf16 fp32-autocast+ three-steps in-two+ rmsprop groups+"),
-    ),
-    port=ported(dit, OwnDit, DIT_RULES, 3, give("x", "at", "kind")),
-    mapping={
-        "TopLayer": {
-            "pos_embed.proj": "cut",
-            "transformer_blocks": "layers",
-            "proj_out_1": "last",
-            "proj_out_2": "pixels",
-        },
-        "BasicTransformerBlock": {o: n for n, o in DIT_PAIRS if n != "out"}
-        | {"attn1.to_out.0": "out", "qkv": {"from": ["attn1.to_q", "attn1.to_k", "attn1.to_v"]}},
+        "norm-eps": P.setting(HERE, eps=1e-6),
+        "pixels-transposed": P.method("", "together", lambda self, x: OwnDit.together(self, x).mT),
+        "grid-transposed": P.values("", "grid", lambda w: w.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)),
+        "condition-detached": P.around("layers.1.condition", lambda forward, at, kind: forward(at, kind).detach()),
+        "kinds-wrong": P.each_batch(lambda b: b | {"kind": (b["kind"] + 1) % 10}),
     },
+    port=ported(dit, OwnDit, DIT_RULES, 3, give("x", "at", "kind")),
 )
 
 
@@ -566,93 +370,24 @@ def _mean_first(training):
 
 
 N = "net.encoder."
-VAE = Model(
+VAE = model(
     "s-vae",
     vae,
-    "the autoencoder of diffusers with a moving average of its weights, the same code on both sides",
-    (
-        Fault(
-            "mean-decay",
-            "moving average",
-            "update",
-            "mean",
-            _mean_otherwise(0.99),
-            "the average decays by 0.99, not 0.9",
-            also="mean.* ROOT",
-        ),
-        Fault(
-            "mean-before-step",
-            "moving average",
-            "update",
-            "mean",
-            _mean_first,
-            "the average is taken before the step",
-            also="mean.* ROOT",
-        ),
-        Fault(
-            "prior-weight",
-            "loss",
-            "loss",
-            "",
-            lambda t: setattr(t, "criterion", likeness(0.005)),
-            "the prior counts a tenth",
-        ),
-        Fault(
-            "mid-eps",
-            "setting",
-            "forward",
-            N + "mid_block.attentions.0.group_norm",
-            P.setting(N + "mid_block.attentions.0.group_norm", eps=1e-2),
-            "eps 1e-2 in one group norm",
-        ),
-        Fault(
-            "shrink-padding",
-            "wrong code",
-            "forward",
-            N + "down_blocks.0.downsamplers.0.conv",
-            before(N + "down_blocks.0.downsamplers.0.conv", lambda x: x.roll((1, 1), (2, 3))),
-            "padding on the other corner",
-            also=N + "down_blocks.0.downsamplers.0",
-        ),
-        Fault(
-            "decoder-layer-off",
-            "wrong code",
-            "forward",
-            "net.decoder.up_blocks.1.resnets.1",
-            after("net.decoder.up_blocks.1.resnets.1.conv2", times(0.0)),
-            "a residual branch is left out",
-            also="net.decoder.up_blocks.1.resnets.1.conv2",
-        ),
-        Fault(
-            "conv-backward",
-            "backward",
-            "backward gradient",
-            "net.decoder.conv_in",
-            bad_backward("net.decoder.conv_in", lambda g: g.flip(-1)),
-            "a convolution's backward is mirrored",
-        ),
-        Fault(
-            "quant-detached",
-            "backward",
-            "backward gradient",
-            "net.quant_conv",
-            detached("net.quant_conv"),
-            "the encoder gets no gradient",
-            also="net.encoder net.encoder.conv_out",
-        ),
-        *common.faults("state-lost clip lr"),
-    ),
-    (
-        *common.cleans("fp32-bf16 fp32-autocast fp32-fp64 channels-last threads one-two"),
-        *common.cleans("bf16 autocast three-steps adafactor", change=channels_last),
-        C(
-            "sgd-foreach",
-            "SGD parameter by parameter against all at once",
+    {
+        "mean-decay": _mean_otherwise(0.99),
+        "mean-before-step": _mean_first,
+        "prior-weight": lambda t: setattr(t, "criterion", likeness(0.005)),
+        "mid-eps": P.setting(HERE, eps=1e-2),
+        "shrink-padding": before(HERE, lambda x: x.roll((1, 1), (2, 3))),
+        "decoder-layer-off": after("net.decoder.up_blocks.1.resnets.1.conv2", times(0.0)),
+        "conv-backward": bad_backward(HERE, lambda g: g.flip(-1)),
+        "quant-detached": detached(HERE),
+        "*": channels_last,
+        "sgd-foreach": Sides(
             P.optimizer(lambda m: torch.optim.SGD(m.net.parameters(), lr=0.1, momentum=0.9, foreach=True)),
-            base=P.optimizer(lambda m: torch.optim.SGD(m.net.parameters(), lr=0.1, momentum=0.9, foreach=False)),
-            steps=2,
+            a=P.optimizer(lambda m: torch.optim.SGD(m.net.parameters(), lr=0.1, momentum=0.9, foreach=False)),
         ),
-    ),
+    },
 )
 
 MODELS = (UNET, DIT, VAE)

@@ -8,11 +8,9 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import call, next_token_loss
-from .. import common
-from ..frame import C, ported
-from ..frame import F as Fault
+from ..frame import ported
 from ..parts import Rms, attend, heads, rms, rotated
 
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -131,18 +129,7 @@ def _routed(model, batch):
 
 
 def mixtral():
-    training = lively_experts(
-        hub.causal(
-            "s-mixtral",
-            lambda T: T.MixtralForCausalLM(
-                T.MixtralConfig(
-                    **SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rms_norm_eps=1e-5
-                )
-            ),
-            words=64,
-            shape=(4, 12),
-        )
-    )
+    training = lively_experts(hub.causal("s-mixtral", hub.of("mixtral"), words=64, shape=(4, 12)))
     training.predict, training.criterion = _routed, _with_balance(0.02)
     return training
 
@@ -201,122 +188,22 @@ MAP_MIXTRAL = {
     "MixtralRMSNorm": {"params": {"weight": "gain"}},
 }
 
-MIXTRAL = Model(
+MIXTRAL = model(
     "s-mixtral",
     mixtral,
-    "Mixtral (stacked experts) against a port with a list of experts and packed attention",
-    (
-        Fault(
-            "weights-not-normalised",
-            "wrong code",
-            "forward",
-            "model.layers.1.mlp",
-            P.method("stack.1.mixture", "weighed", _not_normalised),
-            "the two experts' weights do not sum to 1",
-            also="model.layers.1.mlp.gate",
-            planted="stack.1.mixture",
-            mapped=True,
-        ),
-        Fault(
-            "top-1",
-            "wrong expert",
-            "forward",
-            "model.layers.0.mlp",
-            P.setting("stack.0.mixture", top=1),
-            "one expert for each token",
-            also="model.layers.0.mlp.gate",
-            planted="stack.0.mixture",
-        ),
-        Fault(
-            "experts-exchanged",
-            "wrong expert",
-            "init",
-            "model.layers.1.mlp.experts",
-            _exchanged_experts,
-            "experts 1 and 2 of layer 1 are exchanged when loaded",
-            also="model.layers.1.mlp",
-            planted="stack.1.mixture.experts",
-            mapped=True,
-        ),
-        Fault(
-            "gelu-in-one-expert",
-            "activation",
-            "forward",
-            "model.layers.0.mlp.experts",
-            P.rewritten("stack.0.mixture.experts.2", lambda self, x: self.w2(F.gelu(self.w1(x)) * self.w3(x))),
-            "one expert computes with GELU",
-            also="model.layers.0.mlp model.layers.0.mlp.experts.act_fn",
-            planted="stack.0.mixture.experts.2",
-            mapped=True,
-        ),
-        Fault(
-            "balance-weight",
-            "loss",
-            "loss",
-            "",
-            lambda t: setattr(t, "criterion", _with_balance(0.01)),
-            "the balance loss counts 0.01 for 0.02",
-            planted="",
-            mapped=True,
-        ),
-        Fault(
-            "heads-tiled",
-            "wrong code",
-            "forward",
-            "model.layers.1.self_attn",
-            P.method("stack.1.attention", "shared", lambda self, x: x.repeat(1, 2, 1, 1)),
-            "key heads are tiled",
-            planted="stack.1.attention",
-        ),
-        Fault(
-            "rope-base",
-            "setting",
-            "forward",
-            "model.layers.0.self_attn",
-            P.setting("stack.0.attention", base=500000.0),
-            "a rotary base of 500000 in layer 0",
-            planted="stack.0.attention",
-            mapped=True,
-            dtype="bfloat16",
-        ),
-        Fault(
-            "router-detached",
-            "backward",
-            "backward gradient",
-            "model.layers.1.mlp.gate",
-            P.around("stack.1.mixture.router", lambda forward, x: forward(x.detach())),
-            "the router's input is detached",
-            also="model.layers.1.mlp",
-            planted="stack.1.mixture",
-            mapped=True,
-        ),
-        Fault(
-            "weights-detached",
-            "backward",
-            "backward gradient",
-            "model.layers.0.mlp",
-            P.method("stack.0.mixture", "weighed", lambda self, logits: Mixture.weighed(self, logits.detach())),
-            "the experts' weights are detached",
-            also="model.layers.0.mlp.gate",
-            planted="stack.0.mixture",
-        ),
-        Fault(
-            "router-frozen",
-            "optimizer groups",
-            "update",
-            "model.layers.0.mlp.gate",
-            P.frozen("stack.0.mixture.router"),
-            "the router of layer 0 is not in the optimizer",
-            planted="stack.0.mixture.router",
-        ),
-        *common.faults("coupled", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast+ three-steps+ in-two+ outliers"),
-        C("sdpa-a", "fused attention on A", base=lambda t: t.model.set_attn_implementation("sdpa"), mapped=True),
-    ),
+    {
+        "weights-not-normalised": P.method(HERE, "weighed", _not_normalised),
+        "top-1": P.setting(HERE, top=1),
+        "experts-exchanged": _exchanged_experts,
+        "gelu-in-one-expert": P.rewritten(HERE, lambda self, x: self.w2(F.gelu(self.w1(x)) * self.w3(x))),
+        "balance-weight": lambda t: setattr(t, "criterion", _with_balance(0.01)),
+        "heads-tiled": P.method(HERE, "shared", lambda self, x: x.repeat(1, 2, 1, 1)),
+        "rope-base": P.setting(HERE, base=500000.0),
+        "router-detached": P.around("stack.1.mixture.router", lambda forward, x: forward(x.detach())),
+        "weights-detached": P.method(HERE, "weighed", lambda self, logits: Mixture.weighed(self, logits.detach())),
+        "router-frozen": P.frozen(HERE),
+        "sdpa-a": Sides(a=lambda t: t.model.set_attn_implementation("sdpa")),
+    },
     port=ported(
         mixtral,
         lambda: MixtureLm(
@@ -326,7 +213,6 @@ MIXTRAL = Model(
         2,
         call(ids="tokens"),
     ),
-    mapping=MAP_MIXTRAL,
 )
 
 
@@ -405,25 +291,7 @@ class QwenLm(nn.Module):
 
 
 def qwen3_moe():
-    return lively_experts(
-        hub.causal(
-            "s-qwen3-moe",
-            lambda T: T.Qwen3MoeForCausalLM(
-                T.Qwen3MoeConfig(
-                    **SMALL | {"num_hidden_layers": 3},
-                    head_dim=8,
-                    num_experts=6,
-                    num_experts_per_tok=3,
-                    moe_intermediate_size=24,
-                    norm_topk_prob=True,
-                    decoder_sparse_step=1,
-                    tie_word_embeddings=True,
-                )
-            ),
-            words=64,
-            shape=(4, 12),
-        )
-    )
+    return lively_experts(hub.causal("s-qwen3-moe", hub.of("qwen3_moe"), words=64, shape=(4, 12)))
 
 
 QWEN_RULES = {
@@ -442,107 +310,26 @@ QWEN_RULES = {
     "h.#.m.down": L + "mlp.experts.down_proj",
 }
 
-QWEN = Model(
+QWEN = model(
     "s-qwen3-moe",
     qwen3_moe,
-    "Qwen3-MoE against a functional port: bare parameters, all experts by einsum, a tied table",
-    (
-        Fault(
-            "norm-after-rope",
-            "wrong code",
-            "forward",
-            "model.layers.1.self_attn",
-            P.method("h.1.a", "normed", lambda self, q, k: (rms(q, self.q_gain, self.eps), k)),
-            "keys are not normed",
-            also="model.layers.1.self_attn.k_norm",
-            planted="h.1.a",
-        ),
-        Fault(
-            "input-rescaled",
-            "hard",
-            "forward",
-            "model.layers.2.mlp",
-            P.around("h.2.m", lambda forward, x: forward(x * (1 + 2e-5))),
-            "the experts' input is rescaled by 1 + 2e-5",
-            also="model.layers.2.mlp.*",
-            planted="h.2.m",
-        ),
-        Fault(
-            "head-scaled",
-            "wrong code",
-            "forward",
-            "lm_head",
-            P.method("", "head", lambda self, x: x @ self.table.T * 32**-0.5),
-            "tied logits are scaled",
-            also="ROOT",
-            planted="",
-        ),
-        Fault(
-            "table-twice",
-            "tied weights",
-            "gradient",
-            "model.embed_tokens",
-            P.method("", "head", lambda self, x: x @ self.table.detach().T),
-            "the head's gradient does not reach the tied table",
-            also="lm_head ROOT",
-            planted="",
-        ),
-        Fault(
-            "window",
-            "wrong mask",
-            "forward",
-            "model.layers.0.self_attn",
-            P.method(
-                "h.0.a",
-                "mask",
-                lambda self, q, k, v: F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=torch.ones(12, 12, dtype=torch.bool).tril().triu(-5)
-                ),
+    {
+        "norm-after-rope": P.method(HERE, "normed", lambda self, q, k: (rms(q, self.q_gain, self.eps), k)),
+        "input-rescaled": P.around(HERE, lambda forward, x: forward(x * (1 + 2e-5))),
+        "head-scaled": P.method("", "head", lambda self, x: x @ self.table.T * 32**-0.5),
+        "table-twice": P.method("", "head", lambda self, x: x @ self.table.detach().T),
+        "window": P.method(
+            HERE,
+            "mask",
+            lambda self, q, k, v: F.scaled_dot_product_attention(
+                q, k, v, attn_mask=torch.ones(12, 12, dtype=torch.bool).tril().triu(-5)
             ),
-            "layer 0 sees six tokens only",
-            planted="h.0.a",
         ),
-        Fault(
-            "gate-up-exchanged",
-            "initial weights",
-            "init",
-            "model.layers.1.mlp.experts",
-            lambda t: _swap(t.at("h.1.m"), "gate", "up"),
-            "gate and up of layer 1 are exchanged",
-            also="model.layers.1.mlp",
-            planted="h.1.m",
-        ),
-        Fault(
-            "wrong-rows",
-            "initial weights",
-            "init",
-            "model.layers.2.self_attn.k_proj",
-            P.values("h.2.a", "wkv", lambda w: torch.cat([w[8:16], w[:8], w[16:]])),
-            "two key heads are exchanged",
-            also="model.layers.2.self_attn",
-            planted="h.2.a",
-        ),
-        Fault(
-            "rare-words",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"tokens": b["tokens"].clamp(max=40)}),
-            "ids above 40 are cut",
-            planted="",
-        ),
-        Fault(
-            "labels-shifted",
-            "data",
-            "loss",
-            "",
-            P.criterion(lambda logits, b: next_token_loss(logits, {"labels": b["labels"].roll(-1, 1)})),
-            "labels are shifted twice",
-            planted="",
-        ),
-        *common.faults("betas bf16-weights", planted=""),
-    ),
-    (C("port", "the port"), *common.cleans("autocast bf16 three-steps one-two rmsprop outliers")),
+        "gate-up-exchanged": lambda t: _swap(t.at("h.1.m"), "gate", "up"),
+        "wrong-rows": P.values(HERE, "wkv", lambda w: torch.cat([w[8:16], w[:8], w[16:]])),
+        "rare-words": P.each_batch(lambda b: b | {"tokens": b["tokens"].clamp(max=40)}),
+        "labels-shifted": P.criterion(lambda logits, b: next_token_loss(logits, {"labels": b["labels"].roll(-1, 1)})),
+    },
     port=ported(qwen3_moe, lambda: QwenLm(64, 32, 3), QWEN_RULES, 3, call(ids="tokens")),
 )
 

@@ -8,13 +8,11 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, model
 from ...blind.training import call
-from .. import common
-from ..frame import C, after, ported
-from ..frame import F as Fault
+from ..frame import after, ported
 from ..parts import Rms, attend, heads, rotated
-from .experts import SMALL, Expert, L, _expert_rules, lively_experts
+from .experts import Expert, L, _expert_rules, lively_experts
 
 
 class Latent(nn.Module):
@@ -105,33 +103,7 @@ class DeepLm(nn.Module):
 
 
 def deepseek():
-    training = lively_experts(
-        hub.causal(
-            "s-deepseek",
-            lambda T: T.DeepseekV3ForCausalLM(
-                T.DeepseekV3Config(
-                    **SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 4},
-                    moe_intermediate_size=24,
-                    n_shared_experts=1,
-                    n_routed_experts=8,
-                    routed_scaling_factor=2.5,
-                    kv_lora_rank=16,
-                    q_lora_rank=16,
-                    qk_rope_head_dim=4,
-                    v_head_dim=12,
-                    qk_nope_head_dim=8,
-                    n_group=4,
-                    topk_group=2,
-                    num_experts_per_tok=3,
-                    first_k_dense_replace=1,
-                    norm_topk_prob=True,
-                    rms_norm_eps=1e-6,
-                )
-            ),
-            words=64,
-            shape=(4, 12),
-        )
-    )
+    training = lively_experts(hub.causal("s-deepseek", hub.of("deepseek"), words=64, shape=(4, 12)))
     for name, buffer in training.model.named_buffers():
         if name.endswith("correction_bias"):
             buffer.copy_(torch.linspace(-0.2, 0.2, 8))
@@ -176,142 +148,21 @@ def _biased(self, chances, chosen):
     return kept / kept.sum(-1, keepdim=True) * self.factor
 
 
-DEEP = Model(
+DEEP = model(
     "s-deepseek",
     deepseek,
-    "DeepSeek-V3 (latent attention, grouped sigmoid routing) against a port with split latents",
-    (
-        Fault(
-            "groups-ignored",
-            "wrong expert",
-            "forward",
-            "model.layers.1.mlp",
-            P.method("body.1.ffn", "chosen", _ungrouped),
-            "experts are chosen from all groups",
-            also="model.layers.1.mlp.gate",
-            planted="body.1.ffn",
-            mapped=True,
-        ),
-        Fault(
-            "bias-in-weights",
-            "wrong code",
-            "forward",
-            "model.layers.2.mlp",
-            P.method("body.2.ffn", "weighed", _biased),
-            "the choosing bias also weighs the experts",
-            also="model.layers.2.mlp.gate",
-            planted="body.2.ffn",
-        ),
-        Fault(
-            "factor",
-            "setting",
-            "forward",
-            "model.layers.1.mlp",
-            P.setting("body.1.ffn", factor=1.0),
-            "the routed experts are not scaled by 2.5",
-            also="model.layers.1.mlp.gate",
-            planted="body.1.ffn",
-            mapped=True,
-            dtype="bfloat16",
-        ),
-        Fault(
-            "rope-halves",
-            "wrong code",
-            "forward",
-            "model.layers.2.self_attn",
-            P.method("body.2.mla", "turned", lambda self, x: rotated(x)),
-            "rotary pairs are halves, not neighbours",
-            planted="body.2.mla",
-            mapped=True,
-        ),
-        Fault(
-            "scale-of-nope",
-            "setting",
-            "forward",
-            "model.layers.0.self_attn",
-            P.setting("body.0.mla", scale=8**-0.5),
-            "scores are scaled by the size without the rotary part",
-            planted="body.0.mla",
-        ),
-        Fault(
-            "latent-norm-skipped",
-            "wrong code",
-            "forward",
-            "model.layers.1.self_attn.kv_a_layernorm",
-            P.rewritten("body.1.mla.kv_norm", lambda self, x: x * self.gain),
-            "the latent is not normalised",
-            planted="body.1.mla.kv_norm",
-            mapped=True,
-        ),
-        Fault(
-            "favour-buffer",
-            "buffer",
-            "init",
-            "model.layers.2.mlp.gate",
-            P.values("body.2.ffn", "favour", torch.zeros_like),
-            "the router's bias is not loaded",
-            also="model.layers.2.mlp",
-            planted="body.2.ffn",
-            mapped=True,
-        ),
-        Fault(
-            "shared-scaled",
-            "wrong code",
-            "forward",
-            "model.layers.2.mlp.shared_experts",
-            after("body.2.ffn.always", lambda y: y * 2.5),
-            "the factor of the routed experts scales the shared one, too",
-            also="model.layers.2.mlp",
-            planted="body.2.ffn.always",
-            mapped=True,
-        ),
-        Fault(
-            "expert-gradient",
-            "gradient",
-            "gradient",
-            "model.layers.1.mlp.experts",
-            P.parameter_gradient("body.1.ffn.list.3.w2", "weight", lambda g: g / 2),
-            "one expert's gradient is averaged over two ranks",
-            also="model.layers.1.mlp",
-            planted="body.1.ffn.list.3.w2",
-            mapped=True,
-        ),
-        *common.faults("schedule-late", planted="", mapped=True),
-        *common.faults("rms-eps", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast+ fp32-fp64+ one-two+ groups+"),
-    ),
-    port=ported(deepseek, lambda: DeepLm(64, 32), DEEP_RULES, 3, call(ids="tokens")),
-    mapping={
-        "TopLayer": {"model.embed_tokens": "tokens", "model.layers": "body", "model.norm": "final", "lm_head": "lm"},
-        "DeepseekV3DecoderLayer": {
-            "self_attn": "mla",
-            "mlp": "ffn",
-            "input_layernorm": "n1",
-            "post_attention_layernorm": "n2",
-        },
-        "DeepseekV3Attention": {
-            "q_a_proj": "q_down",
-            "q_b_proj": "q_up",
-            "q_a_layernorm": "q_norm",
-            "kv_a_layernorm": "kv_norm",
-            "kv_a_proj_with_mqa": ["kv_down", "k_rope"],
-            "kv_b_proj": "kv_up",
-            "o_proj": "out",
-        },
-        "DeepseekV3MLP": {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"},
-        "DeepseekV3MoE": {"gate": "score", "experts": "list", "shared_experts": "always"},
-        "DeepseekV3Experts": {
-            "params": {
-                "gate_up_proj": {"to": ["{i}.w1.weight", "{i}.w3.weight"]},
-                "down_proj": {"to": ["{i}.w2.weight"]},
-            }
-        },
-        "DeepseekV3RMSNorm": {"params": {"weight": "gain"}},
+    {
+        "groups-ignored": P.method(HERE, "chosen", _ungrouped),
+        "bias-in-weights": P.method(HERE, "weighed", _biased),
+        "factor": P.setting(HERE, factor=1.0),
+        "rope-halves": P.method(HERE, "turned", lambda self, x: rotated(x)),
+        "scale-of-nope": P.setting(HERE, scale=8**-0.5),
+        "latent-norm-skipped": P.rewritten(HERE, lambda self, x: x * self.gain),
+        "favour-buffer": P.values(HERE, "favour", torch.zeros_like),
+        "shared-scaled": after(HERE, lambda y: y * 2.5),
+        "expert-gradient": P.parameter_gradient(HERE, "weight", lambda g: g / 2),
     },
+    port=ported(deepseek, lambda: DeepLm(64, 32), DEEP_RULES, 3, call(ids="tokens")),
 )
 
 MODELS = (DEEP,)

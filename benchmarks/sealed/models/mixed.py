@@ -10,11 +10,9 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import Training, batches, give, ids, lively, normal
-from .. import common
 from ..frame import (
-    C,
     Ema,
     after,
     bad_backward,
@@ -29,129 +27,37 @@ from ..frame import (
     ported,
     times,
 )
-from ..frame import F as Fault
 
 both = P.several(kernels("sdpa"), checkpointed)
 
 
 def gemma3():
-    return hub.causal(
-        "s-gemma3",
-        lambda T: T.Gemma3ForCausalLM(
-            T.Gemma3TextConfig(
-                **hub.SMALL | {"vocab_size": 64, "num_hidden_layers": 4},
-                head_dim=8,
-                sliding_window=6,
-                query_pre_attn_scalar=8,
-                layer_types=["sliding_attention", "full_attention"] * 2,
-                use_cache=False,
-            )
-        ),
-        words=64,
-        shape=(4, 14),
-    )
+    return hub.causal("s-gemma3", hub.of("gemma3"), words=64, shape=(4, 14))
 
 
 A = "model.layers."
-GEMMA3 = Model(
+GEMMA3 = model(
     "s-gemma3",
     gemma3,
-    "Gemma 3 with sliding windows and norms on both ends, the same code on both sides",
-    (
-        Fault(
-            "window-everywhere",
-            "wrong mask",
-            "forward",
-            A + "1.self_attn",
-            P.around(
-                A + "1.self_attn",
-                lambda forward, *a, **k: forward(
-                    *a,
-                    **k | {"attention_mask": torch.full((14, 14), -1e9).triu(1) + torch.full((14, 14), -1e9).tril(-6)},
-                ),
+    {
+        "window-everywhere": P.around(
+            HERE,
+            lambda forward, *a, **k: forward(
+                *a, **k | {"attention_mask": torch.full((14, 14), -1e9).triu(1) + torch.full((14, 14), -1e9).tril(-6)}
             ),
-            "a full layer slides, too",
-            also=A + "1.self_attn.o_proj",
         ),
-        Fault(
-            "post-norm-missing",
-            "wrong code",
-            "forward",
-            A + "2.post_feedforward_layernorm",
-            P.rewritten(A + "2.post_feedforward_layernorm", lambda self, x: x),
-            "the norm after a feed-forward is missing",
-            also=A + "2",
+        "post-norm-missing": P.rewritten(HERE, lambda self, x: x),
+        "unit-offset": P.rewritten(HERE, lambda self, x: (self._norm(x.float()) * self.weight).type_as(x)),
+        "embeddings-not-scaled": lambda t: t.at("model.embed_tokens").embed_scale.fill_(1.0),
+        "eps-in-query-norm": P.setting(HERE, eps=1e-5),
+        "down-in-fp16": P.rewritten(HERE, lambda self, x: F.linear(x.bfloat16(), self.weight.bfloat16()).float()),
+        "layer-twice": P.around(HERE, lambda forward, x: forward(forward(x))),
+        "grad-clamped-later": lambda t: t.after_backward.append(
+            lambda n: t.at(A + "3.mlp.up_proj").weight.grad.clamp_(-1e-3, 1e-3) if n == 1 else None
         ),
-        Fault(
-            "unit-offset",
-            "wrong code",
-            "forward",
-            A + "0.pre_feedforward_layernorm",
-            P.rewritten(
-                A + "0.pre_feedforward_layernorm", lambda self, x: (self._norm(x.float()) * self.weight).type_as(x)
-            ),
-            "the 1 is not added to a norm's weight",
-        ),
-        Fault(
-            "embeddings-not-scaled",
-            "buffer",
-            "init forward",
-            "model.embed_tokens",
-            lambda t: t.at("model.embed_tokens").embed_scale.fill_(1.0),
-            "embeddings are not scaled by the root of the width",
-        ),
-        Fault(
-            "eps-in-query-norm",
-            "hard",
-            "forward",
-            A + "3.self_attn.q_norm",
-            P.setting(A + "3.self_attn.q_norm", eps=1e-5),
-            "eps 1e-5 for 1e-6",
-        ),
-        Fault(
-            "down-in-fp16",
-            "precision",
-            "forward",
-            A + "1.mlp.down_proj",
-            P.rewritten(A + "1.mlp.down_proj", lambda self, x: F.linear(x.bfloat16(), self.weight.bfloat16()).float()),
-            "one product is computed in bfloat16",
-        ),
-        Fault(
-            "layer-twice",
-            "wrong code",
-            "forward",
-            A + "2.mlp",
-            P.around(A + "2.mlp", lambda forward, x: forward(forward(x))),
-            "a feed-forward is applied twice",
-            also=A + "2.mlp.*",
-        ),
-        Fault(
-            "grad-clamped-later",
-            "later",
-            "update gradient",
-            A + "3.mlp.up_proj",
-            lambda t: t.after_backward.append(
-                lambda n: t.at(A + "3.mlp.up_proj").weight.grad.clamp_(-1e-3, 1e-3) if n == 1 else None
-            ),
-            "one gradient is clamped in step 1",
-            step=1,
-            steps=2,
-        ),
-        Fault(
-            "frozen-gate",
-            "frozen parts",
-            "gradient",
-            A + "1.mlp.gate_proj",
-            lambda t: t.at(A + "1.mlp.gate_proj").requires_grad_(False),
-            "one matrix is frozen",
-            also=A + "1.mlp",
-        ),
-        *common.faults("coupled schedule-late"),
-    ),
-    (
-        *common.cleans("sdpa checkpointed fp32-bf16 fp32-autocast one-two clip-by-hand warmup"),
-        *common.cleans("bf16 fp16 autocast three-steps outliers outliers-bf16 muon adagrad", change=both),
-    ),
+        "frozen-gate": lambda t: t.at(A + "1.mlp.gate_proj").requires_grad_(False),
+        "*": both,
+    },
 )
 
 
@@ -196,203 +102,49 @@ def spelled(logits, batch, blank=0):
 
 
 H = "hubert.encoder."
-HUBERT = Model(
+HUBERT = model(
     "s-hubert",
     hubert,
-    "HuBERT with frozen convolutions, a weight norm and CTC, the same code on both sides",
-    (
-        Fault(
-            "blank-last", "loss", "loss", "", P.criterion(lambda y, b: spelled(y, b, 11)), "the blank is the last token"
-        ),
-        Fault(
-            "sound-scaled",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"sound": b["sound"] / 1.5}),
-            "the waveform has another scale",
-        ),
-        Fault(
-            "pos-conv-shift",
-            "wrong code",
-            "forward",
-            H + "pos_conv_embed",
-            P.around(H + "pos_conv_embed.padding", lambda forward, x: x[:, :, 1:]),
-            "even kernels are cut on the other side",
-            also=H + "pos_conv_embed.padding",
-        ),
-        Fault(
-            "weight-norm-axis",
-            "initial weights",
-            "init",
-            H + "pos_conv_embed.conv.parametrizations.weight",
-            lambda t: t.at(H + "pos_conv_embed.conv.parametrizations.weight").original0.data.mul_(1.3),
-            "the weight norm's length is not loaded",
-            also=H + "pos_conv_embed.conv " + H + "pos_conv_embed",
-        ),
-        Fault(
-            "norm-frozen",
-            "frozen parts",
-            "gradient",
-            H + "layer_norm",
-            lambda t: t.at(H + "layer_norm").requires_grad_(False),
-            "a norm is frozen, too",
-        ),
-        Fault(
-            "projection-dropped",
-            "wrong code",
-            "forward",
-            "hubert.feature_projection.layer_norm",
-            P.rewritten("hubert.feature_projection.layer_norm", lambda self, x: x),
-            "features are not normalised",
-            also="hubert.feature_projection",
-        ),
-        Fault(
-            "ffn-backward",
-            "backward",
-            "backward gradient",
-            H + "layers.1.feed_forward",
-            bad_backward(H + "layers.1.feed_forward", times(1.1)),
-            "a feed-forward's backward is 10 % too large",
-            also=H + "layers.1.feed_forward.intermediate_dense",
-        ),
-        *common.faults("amsgrad clip"),
-    ),
-    (
-        *common.cleans("sdpa fp32-bf16 fp32-autocast threads fused"),
-        *common.cleans("bf16 autocast three-steps", change=kernels("sdpa")),
-    ),
+    {
+        "blank-last": P.criterion(lambda y, b: spelled(y, b, 11)),
+        "sound-scaled": P.each_batch(lambda b: b | {"sound": b["sound"] / 1.5}),
+        "pos-conv-shift": P.around(H + "pos_conv_embed.padding", lambda forward, x: x[:, :, 1:]),
+        "weight-norm-axis": lambda t: t.at(H + "pos_conv_embed.conv.parametrizations.weight").original0.data.mul_(1.3),
+        "norm-frozen": lambda t: t.at(H + "layer_norm").requires_grad_(False),
+        "projection-dropped": P.rewritten(HERE, lambda self, x: x),
+        "ffn-backward": bad_backward(HERE, times(1.1)),
+        "*": kernels("sdpa"),
+    },
 )
 
 
 def bert():
-    return hub.masked(
-        "s-bert",
-        lambda T: T.BertForMaskedLM(
-            T.BertConfig(
-                vocab_size=60,
-                hidden_size=32,
-                num_hidden_layers=3,
-                num_attention_heads=4,
-                intermediate_size=48,
-                max_position_embeddings=32,
-                hidden_dropout_prob=0.0,
-                attention_probs_dropout_prob=0.0,
-                hidden_act="gelu",
-            )
-        ),
-        words=60,
-        shape=(4, 14),
-    )
+    return hub.masked("s-bert", hub.of("bert"), words=60, shape=(4, 14))
 
 
 E = "bert.encoder.layer."
-BERT = Model(
+BERT = model(
     "s-bert",
     bert,
-    "BERT's masked model with padding, the same code on both sides",
-    (
-        Fault(
-            "mask-of-ones",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"mask": torch.ones_like(b["mask"])}),
-            "the padding mask is all ones",
+    {
+        "mask-of-ones": P.each_batch(lambda b: b | {"mask": torch.ones_like(b["mask"])}),
+        "dropout-left-on": P.setting(HERE, p=0.1),
+        "positions-from-2": before(HERE, lambda x: x + 2),
+        "types-swapped": P.values(HERE, "weight", lambda w: w.flip(0)),
+        "dense-not-held": P.frozen(HERE),
+        "pad-labels": P.criterion(
+            lambda y, b: F.cross_entropy(getattr(y, "logits", y).flatten(0, 1), b["labels"].flatten().clamp(min=0))
         ),
-        Fault(
-            "dropout-left-on",
-            "evaluation mode",
-            "forward",
-            E + "1.output.dropout",
-            P.setting(E + "1.output.dropout", p=0.1),
-            "dropout is on in one layer",
-            also=E + "1.output",
+        "query-half": P.rewritten(
+            HERE, lambda self, x: F.linear(x.half(), self.weight.half(), self.bias.half()).float()
         ),
-        Fault(
-            "positions-from-2",
-            "wrong code",
-            "forward",
-            "bert.embeddings.position_embeddings",
-            before("bert.embeddings.position_embeddings", lambda x: x + 2),
-            "positions begin behind the padding index, as RoBERTa's",
-            also="bert.embeddings",
+        "key-detached": detached(HERE),
+        "grad-halved-later": lambda t: t.after_backward.append(
+            lambda n: t.at(E + "1.intermediate.dense").weight.grad.mul_(0.5) if n == 2 else None
         ),
-        Fault(
-            "types-swapped",
-            "initial weights",
-            "init",
-            "bert.embeddings.token_type_embeddings",
-            P.values("bert.embeddings.token_type_embeddings", "weight", lambda w: w.flip(0)),
-            "rows of the types are exchanged",
-        ),
-        Fault(
-            "dense-not-held",
-            "optimizer groups",
-            "update",
-            E + "1.attention.output.dense",
-            P.frozen(E + "1.attention.output.dense"),
-            "one matrix is not in the optimizer",
-            also=E + "1.attention.output",
-        ),
-        Fault(
-            "pad-labels",
-            "loss",
-            "loss",
-            "",
-            P.criterion(
-                lambda y, b: F.cross_entropy(getattr(y, "logits", y).flatten(0, 1), b["labels"].flatten().clamp(min=0))
-            ),
-            "labels that should be left out count as 0",
-        ),
-        Fault(
-            "query-half",
-            "precision",
-            "forward",
-            E + "2.attention.self.query",
-            P.rewritten(
-                E + "2.attention.self.query",
-                lambda self, x: F.linear(x.half(), self.weight.half(), self.bias.half()).float(),
-            ),
-            "queries are computed in half precision",
-        ),
-        Fault(
-            "key-detached",
-            "backward",
-            "backward gradient",
-            E + "0.attention.self.key",
-            detached(E + "0.attention.self.key"),
-            "keys pass no gradient on",
-            also=E + "0.attention.self",
-        ),
-        Fault(
-            "grad-halved-later",
-            "later",
-            "update gradient",
-            E + "1.intermediate.dense",
-            lambda t: t.after_backward.append(
-                lambda n: t.at(E + "1.intermediate.dense").weight.grad.mul_(0.5) if n == 2 else None
-            ),
-            "one gradient is halved in step 2",
-            step=2,
-            steps=3,
-        ),
-        Fault(
-            "norms-decay",
-            "optimizer groups",
-            "update",
-            "",
-            decayed(0.5),
-            "norms and biases decay",
-            also="bert* cls*",
-            changes=decayed(0.5, matrices),
-        ),
-        *common.faults("state-lost"),
-    ),
-    (
-        *common.cleans("sdpa checkpointed fp32-bf16 groups"),
-        *common.cleans("bf16 fp16 autocast rmsprop in-two", change=both),
-    ),
+        "norms-decay": Sides(decayed(0.5), both=decayed(0.5, matrices)),
+        "*": both,
+    },
 )
 
 
@@ -462,89 +214,19 @@ GRU_RULES = {
     for p in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")[:names]
 }
 
-LISTENER = Model(
+LISTENER = model(
     "s-listener",
     listener,
-    "torch's GRU in two directions against a loop over single matrices",
-    (
-        Fault(
-            "gates-exchanged",
-            "wrong code",
-            "forward",
-            "gru",
-            P.method("ahead", "kept", lambda self, z, new, h: z * new + (1 - z) * h),
-            "the update gate is taken the other way round",
-            planted="ahead",
-        ),
-        Fault(
-            "not-reversed",
-            "wrong code",
-            "forward",
-            "gru",
-            P.rewritten("back", lambda self, x: Gated.forward(self, x).flip(1)),
-            "the other direction's rows are not put back in order",
-            planted="back",
-            mapped=True,
-        ),
-        Fault(
-            "reset-before",
-            "initial weights",
-            "init",
-            "gru",
-            lambda t: _exchange(t, "back.hr", "back.hz"),
-            "reset and update matrices are exchanged",
-            planted="back",
-        ),
-        Fault(
-            "running",
-            "buffer",
-            "init",
-            "conv.1",
-            P.values("usual", "running_mean", lambda w: w + 0.1),
-            "running means are not loaded",
-            planted="usual",
-            mapped=True,
-        ),
-        Fault(
-            "time-cut",
-            "backward",
-            "backward gradient",
-            "gru",
-            P.method("ahead", "kept", lambda self, z, new, h: (1 - z) * new + z * h.detach()),
-            "no gradient flows through the kept state",
-            planted="ahead",
-        ),
-        Fault(
-            "usual-later",
-            "later",
-            "forward",
-            "conv.1",
-            later(1, lambda t: t.at("usual").eval()),
-            "the batch norm goes into evaluation mode after step 0",
-            planted="usual",
-            mapped=True,
-            step=1,
-            steps=2,
-        ),
-        Fault(
-            "length-mean",
-            "loss",
-            "loss",
-            "",
-            P.criterion(lambda y, b: 4 * spelled(y, b)),
-            "the loss is not divided by the labels' length",
-            planted="",
-        ),
-        *common.faults("no-clip", planted="", mapped=True),
-        *common.faults("nesterov", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("three-steps+ fp32-fp64+ in-two sgd"),
-    ),
+    {
+        "gates-exchanged": P.method(HERE, "kept", lambda self, z, new, h: z * new + (1 - z) * h),
+        "not-reversed": P.rewritten(HERE, lambda self, x: Gated.forward(self, x).flip(1)),
+        "reset-before": lambda t: _exchange(t, "back.hr", "back.hz"),
+        "running": P.values(HERE, "running_mean", lambda w: w + 0.1),
+        "time-cut": P.method(HERE, "kept", lambda self, z, new, h: (1 - z) * new + z * h.detach()),
+        "usual-later": later(1, lambda t: t.at("usual").eval()),
+        "length-mean": P.criterion(lambda y, b: 4 * spelled(y, b)),
+    },
     port=ported(listener, OwnListener, GRU_RULES, 1, give("mel")),
-    mapping={"TopLayer": {"conv.0": "front", "conv.1": "usual", "classify": "out"}},
 )
 
 
@@ -598,101 +280,27 @@ def _follow(source, decay):
     )
 
 
-BYOL = Model(
+BYOL = model(
     "s-byol",
     byol,
-    "BYOL with a target network that follows, the same code on both sides",
-    (
-        Fault(
-            "target-decay",
-            "moving average",
-            "update",
-            "target",
-            _follow("online", 0.5),
-            "the target follows by 0.5",
-            also="target.* ROOT",
-            steps=2,
-        ),
-        Fault(
-            "target-in-evaluation",
-            "evaluation mode",
-            "forward",
-            "target.1",
-            lambda t: t.at("target").eval(),
-            "the target is in evaluation mode",
-        ),
-        Fault(
-            "target-stale",
-            "moving average",
-            "update",
-            "target",
-            lambda t: t.after_step.clear(),
-            "the target does not follow",
-            also="target.* ROOT",
-            steps=2,
-        ),
-        Fault(
-            "views-exchanged",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: {"one": b["other"], "other": b["one"]}),
-            "views are exchanged",
-        ),
-        Fault(
-            "goal-not-normed",
-            "loss",
-            "loss",
-            "",
-            P.criterion(lambda y, b: (y[0] - y[1]).square().mean()),
-            "squares of what is not normalised",
-        ),
-        Fault(
-            "predictor-skipped",
-            "wrong code",
-            "forward",
-            "predict.2",
-            P.rewritten("predict.2", lambda self, x: x),
-            "no ReLU in the predictor",
-            also="predict",
-        ),
-        Fault(
-            "online-flipped",
-            "wrong code",
-            "forward",
-            "online.3",
-            before("online.3", lambda x: x.mT),
-            "feature maps are transposed",
-            also="online",
-        ),
-        Fault(
-            "pool-backward",
-            "backward",
-            "backward gradient",
-            "online.6",
-            bad_backward("online.6", times(36.0)),
-            "the pooling's backward is not divided",
-        ),
-        Fault(
-            "norm-off", "hard", "forward", "online.4", after("online.4", times(1 + 1e-5)), "a norm is larger by 1e-5"
-        ),
-        *common.faults("rms-eps micro-sum skipped"),
-    ),
-    (
-        *common.cleans("channels-last threads fp32-fp64 fused"),
-        *common.cleans("bf16 autocast three-steps sgd in-two", change=channels_last),
-        C(
-            "target-foreach",
-            "the target follows by one call",
-            lambda t: t.after_step.__setitem__(
-                0,
-                lambda n: torch._foreach_lerp_(
-                    list(t.at("target").parameters()), [p.detach() for p in t.at("online").parameters()], 1 - 0.95
-                ),
+    {
+        "target-decay": _follow("online", 0.5),
+        "target-in-evaluation": lambda t: t.at("target").eval(),
+        "target-stale": lambda t: t.after_step.clear(),
+        "views-exchanged": P.each_batch(lambda b: {"one": b["other"], "other": b["one"]}),
+        "goal-not-normed": P.criterion(lambda y, b: (y[0] - y[1]).square().mean()),
+        "predictor-skipped": P.rewritten(HERE, lambda self, x: x),
+        "online-flipped": before(HERE, lambda x: x.mT),
+        "pool-backward": bad_backward(HERE, times(36.0)),
+        "norm-off": after(HERE, times(1 + 1e-5)),
+        "*": channels_last,
+        "target-foreach": lambda t: t.after_step.__setitem__(
+            0,
+            lambda n: torch._foreach_lerp_(
+                list(t.at("target").parameters()), [p.detach() for p in t.at("online").parameters()], 1 - 0.95
             ),
-            steps=3,
         ),
-    ),
+    },
 )
 
 MODELS = (GEMMA3, HUBERT, BERT, LISTENER, BYOL)

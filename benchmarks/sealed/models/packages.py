@@ -8,11 +8,9 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import Training, batches, call, give, ids, lively, next_token_loss
-from .. import common
-from ..frame import C, before, decayed, ported, times
-from ..frame import F as Fault
+from ..frame import before, decayed, ported, times
 from ..parts import Rms, attend, heads, rms, rotated, weights
 
 
@@ -121,103 +119,24 @@ def _x_rules():
 
 
 XL = "attn_layers.layers."
-X = Model(
+X = model(
     "s-x-transformer",
     x_transformer,
-    "x-transformers (rotary on half a head, gated feed-forward) against a port with Llama's names",
-    (
-        Fault(
-            "whole-head-turned",
-            "setting",
-            "forward",
-            XL + "2.1",
-            P.setting("layers.1", turned=8),
-            "rotary positions on the whole head",
-            also=XL + "2.1.attend",
-            planted="layers.1",
+    {
+        "whole-head-turned": P.setting(HERE, turned=8),
+        "gate-and-up": lambda t: _swapped(t, "layers.1.w1", "layers.1.w3"),
+        "last-norm-mean": P.rewritten(HERE, lambda self, x: F.layer_norm(x, x.shape[-1:], self.gain)),
+        "future-seen": P.method(
+            HERE, "attended", lambda self, q, k, v: attend(pairs_turned(q, 4), pairs_turned(k, 4), v)
         ),
-        Fault(
-            "gate-and-up",
-            "initial weights",
-            "init",
-            XL + "3.1.ff.0.proj",
-            lambda t: _swapped(t, "layers.1.w1", "layers.1.w3"),
-            "gate and up are exchanged",
-            also=f"{XL}3.1 {XL}3.1.ff.0",
-            planted="layers.1",
-            mapped=True,
+        "gate-backward": P.method(
+            HERE,
+            "inner",
+            lambda self, x: F.silu(P.wrong_gradient(self.w1(x), lambda g: g.clamp(-1e-4, 1e-4))) * self.w3(x),
         ),
-        Fault(
-            "last-norm-mean",
-            "wrong code",
-            "forward",
-            "attn_layers.final_norm",
-            P.rewritten("norm", lambda self, x: F.layer_norm(x, x.shape[-1:], self.gain)),
-            "a layer norm for the RMS norm",
-            planted="norm",
-            mapped=True,
-        ),
-        Fault(
-            "future-seen",
-            "wrong mask",
-            "forward",
-            XL + "4.1",
-            P.method("layers.2", "attended", lambda self, q, k, v: attend(pairs_turned(q, 4), pairs_turned(k, 4), v)),
-            "no causal mask in layer 2",
-            also=XL + "4.1.attend",
-            planted="layers.2",
-        ),
-        Fault(
-            "gate-backward",
-            "backward",
-            "backward gradient",
-            XL + "1.1.ff.0",
-            P.method(
-                "layers.0",
-                "inner",
-                lambda self, x: F.silu(P.wrong_gradient(self.w1(x), lambda g: g.clamp(-1e-4, 1e-4))) * self.w3(x),
-            ),
-            "the gate's gradient is clamped",
-            also=f"{XL}1.1 {XL}1.1.ff.0.proj {XL}1.1.ff.0.act",
-            planted="layers.0",
-        ),
-        Fault(
-            "output-shared",
-            "wrong code",
-            "forward",
-            "to_logits",
-            before("output", times(1.001)),
-            "the last hidden states are scaled by 1.001",
-            also="attn_layers.final_norm",
-            planted="output",
-            mapped=True,
-        ),
-        *common.faults("bf16-weights clip", planted=""),
-        *common.faults("betas", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("bf16 autocast+ fp32-fp64 three-steps+ one-two+ nadam"),
-    ),
-    port=ported(x_transformer, lambda: PlainLm(60, 32, 64, 3), _x_rules(), 1, call(tokens="tokens")),
-    mapping={
-        "TopLayer": {
-            "token_emb.emb": "tok_embeddings",
-            "attn_layers.final_norm": "norm",
-            "to_logits": "output",
-            **{
-                f"attn_layers.layers.{{2*i}}.{a}": f"layers.{{i}}.{b}"
-                for a, b in (("0.0", "attention_norm"), ("1.to_out", "wo"))
-            },
-            **{
-                f"attn_layers.layers.{{2*i+1}}.{a}": f"layers.{{i}}.{b}"
-                for a, b in (("0.0", "ffn_norm"), ("1.ff.2", "w2"))
-            },
-            "attn_layers.layers.{2*i+1}.1.ff.0.proj": ["layers.{i}.w3", "layers.{i}.w1"],
-        },
-        "RMSNorm": {"params": {"g": "gain"}},
+        "output-shared": before(HERE, times(1.001)),
     },
+    port=ported(x_transformer, lambda: PlainLm(60, 32, 64, 3), _x_rules(), 1, call(tokens="tokens")),
 )
 
 
@@ -324,112 +243,28 @@ LORA_RULES = {
 }
 PA = PM + "layers.1.self_attn."
 
-LORA = Model(
+LORA = model(
     "s-lora",
     lora,
-    "a Llama with PEFT's LoRA and a frozen base against a port with adapters in one module",
-    (
-        Fault(
-            "alpha",
-            "setting",
-            "forward",
-            PA + "v_proj",
-            P.setting("blocks.1.v", factor=8.0),
-            "the adapter is scaled by alpha, not alpha / r",
-            planted="blocks.1.v",
-            mapped=True,
+    {
+        "alpha": P.setting(HERE, factor=8.0),
+        "a-frozen": lambda t: _left_out(t, "blocks.1.q.a"),
+        "base-trained": lambda t: t.at("blocks.2.q").frozen.requires_grad_(True),
+        "b-zeroed": P.values(HERE, "b", torch.zeros_like),
+        "input-detached": P.rewritten(
+            HERE,
+            lambda self, x: F.linear(x, self.frozen) + (self.factor * F.linear(F.linear(x.detach(), self.a), self.b)),
         ),
-        Fault(
-            "a-frozen",
-            "optimizer groups",
-            "update",
-            PA + "q_proj.lora_A.default",
-            lambda t: _left_out(t, "blocks.1.q.a"),
-            "the small matrix A is not trained",
-            also=f"{PA}q_proj {PA}q_proj.lora_A",
-            planted="blocks.1.q",
-        ),
-        Fault(
-            "base-trained",
-            "frozen parts",
-            "gradient",
-            PM + "layers.2.self_attn.q_proj.base_layer",
-            lambda t: t.at("blocks.2.q").frozen.requires_grad_(True),
-            "one base matrix is trained, too",
-            also=PM + "layers.2.self_attn.q_proj",
-            planted="blocks.2.q",
-            mapped=True,
-        ),
-        Fault(
-            "b-zeroed",
-            "initial weights",
-            "init",
-            PM + "layers.0.self_attn.v_proj.lora_B.default",
-            P.values("blocks.0.v", "b", torch.zeros_like),
-            "B is not loaded",
-            also=f"{PM}layers.0.self_attn.v_proj {PM}layers.0.self_attn.v_proj.lora_B",
-            planted="blocks.0.v",
-        ),
-        Fault(
-            "input-detached",
-            "backward",
-            "backward gradient",
-            PA + "v_proj",
-            P.rewritten(
-                "blocks.1.v",
-                lambda self, x: (
-                    F.linear(x, self.frozen) + (self.factor * F.linear(F.linear(x.detach(), self.a), self.b))
-                ),
+        "decays": Sides(decayed(0.5), both=decayed(0.0)),
+        "rope-offset": P.method(
+            HERE,
+            "mixed",
+            lambda self, q, k, v: attend(
+                rotated(q, offset=1), rotated(k).repeat_interleave(2, 1), v.repeat_interleave(2, 1), causal=True
             ),
-            "the adapter's input is cut off",
-            also=PA + "v_proj.lora_A.default",
-            planted="blocks.1.v",
-            mapped=True,
         ),
-        Fault(
-            "decays", "optimizer groups", "update", "", decayed(0.5), "A and B decay", planted="", changes=decayed(0.0)
-        ),
-        Fault(
-            "rope-offset",
-            "wrong code",
-            "forward",
-            PM + "layers.2.self_attn",
-            P.method(
-                "blocks.2",
-                "mixed",
-                lambda self, q, k, v: attend(
-                    rotated(q, offset=1), rotated(k).repeat_interleave(2, 1), v.repeat_interleave(2, 1), causal=True
-                ),
-            ),
-            "queries are one position ahead",
-            also=PM + "layers.2",
-            planted="blocks.2",
-        ),
-        *common.faults("warmup not-zeroed", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("bf16+ autocast three-steps+ one-two sgd+ outliers+ clip-by-hand"),
-    ),
-    port=ported(lora, AdaptedLm, LORA_RULES, 3, call(tokens="tokens")),
-    mapping={
-        "TopLayer": {
-            PM + "embed_tokens": "emb",
-            PM + "layers": "blocks",
-            PM + "norm": "norm",
-            "base_model.model.lm_head": "lm",
-        },
-        "LlamaDecoderLayer": {
-            "self_attn.q_proj": "q",
-            "self_attn.v_proj": "v",
-            "self_attn.k_proj": "k",
-            "self_attn.o_proj": "o",
-            "gate_up": {"from": ["mlp.gate_proj", "mlp.up_proj"]},
-            "mlp.down_proj": "down",
-        },
-        "LlamaRMSNorm": {"params": {"weight": "gain"}},
     },
+    port=ported(lora, AdaptedLm, LORA_RULES, 3, call(tokens="tokens")),
 )
 
 
@@ -509,119 +344,28 @@ FM_RULES = (
     }
 )
 
-DEEPFM = Model(
+DEEPFM = model(
     "s-deepfm",
     deepfm,
-    "torchfm's DeepFM (one table for all fields) against a port with a table for each",
-    (
-        Fault(
-            "no-half",
-            "wrong code",
-            "forward",
-            "fm",
-            P.method("", "second_order", lambda self, r: 2 * Wide.second_order(self, r)),
-            "interactions are not halved",
-            also="ROOT",
-            planted="",
-        ),
-        Fault(
-            "norm-in-evaluation",
-            "evaluation mode",
-            "forward",
-            "mlp.mlp.5",
-            lambda t: t.at("deep.3").eval(),
-            "one batch norm is in evaluation mode",
-            planted="deep.3",
-            mapped=True,
-        ),
-        Fault(
-            "momentum",
-            "buffer",
-            "update forward",
-            "mlp.mlp.1",
-            P.setting("deep.1", momentum=0.01),
-            "batch norm's momentum 0.01 for 0.1",
-            planted="deep.1",
-            mapped=True,
-            steps=2,
-        ),
-        Fault(
-            "field-offset",
-            "wrong code",
-            "forward",
-            "embedding",
-            P.around("tables.2", lambda forward, x: forward((x + 1) % 5)),
-            "field 2 is read a row too late",
-            also="embedding.embedding",
-            planted="tables.2",
-        ),
-        Fault(
-            "dead-units",
-            "activation",
-            "forward",
-            "mlp.mlp",
-            P.method(
-                "",
-                "deeper",
-                lambda self, y: self.deep[4](
-                    F.leaky_relu(self.deep[3](self.deep[2](F.relu(self.deep[1](self.deep[0](y))))))
-                ),
+    {
+        "no-half": P.method("", "second_order", lambda self, r: 2 * Wide.second_order(self, r)),
+        "norm-in-evaluation": lambda t: t.at("deep.3").eval(),
+        "momentum": P.setting(HERE, momentum=0.01),
+        "field-offset": P.around(HERE, lambda forward, x: forward((x + 1) % 5)),
+        "dead-units": P.method(
+            "",
+            "deeper",
+            lambda self, y: self.deep[4](
+                F.leaky_relu(self.deep[3](self.deep[2](F.relu(self.deep[1](self.deep[0](y))))))
             ),
-            "leaky ReLU at the end",
-            also="mlp mlp.mlp.6 mlp.mlp.8 ROOT",
-            planted="",
         ),
-        Fault(
-            "positives-weighed",
-            "loss",
-            "loss",
-            "",
-            P.criterion(lambda y, b: F.binary_cross_entropy(y, b["label"], 1 + b["label"])),
-            "clicks count twice",
-            planted="",
-            mapped=True,
+        "positives-weighed": P.criterion(lambda y, b: F.binary_cross_entropy(y, b["label"], 1 + b["label"])),
+        "labels-later": P.each_batch(lambda b: b | {"label": 1 - b["label"]}, step=2),
+        "tables-decay": Sides(
+            decayed(0.5), both=decayed(0.5, lambda n, p: not n.startswith(("tables", "ones", "embedding", "linear")))
         ),
-        Fault(
-            "labels-later",
-            "data",
-            "loss",
-            "",
-            P.each_batch(lambda b: b | {"label": 1 - b["label"]}, step=2),
-            "labels of step 2 are inverted",
-            planted="",
-            steps=3,
-            step=2,
-        ),
-        Fault(
-            "tables-decay",
-            "optimizer groups",
-            "update",
-            "embedding.embedding",
-            decayed(0.5),
-            "tables decay",
-            also="embedding linear linear.fc ROOT",
-            planted="",
-            changes=decayed(0.5, lambda n, p: not n.startswith(("tables", "ones", "embedding", "linear"))),
-        ),
-        *common.faults("adagrad", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("three-steps+ in-two fp32-fp64 adagrad+ sgd"),
-    ),
-    port=ported(deepfm, Wide, FM_RULES, 1, give("x")),
-    mapping={
-        "TopLayer": {
-            "mlp.mlp.0": "deep.0",
-            "mlp.mlp.1": "deep.1",
-            "mlp.mlp.4": "deep.2",
-            "mlp.mlp.5": "deep.3",
-            "mlp.mlp.8": "deep.4",
-            "embedding.embedding": [f"tables.{i}" for i in range(4)],
-            "linear.fc": [f"ones.{i}" for i in range(4)],
-        }
     },
+    port=ported(deepfm, Wide, FM_RULES, 1, give("x")),
 )
 
 MODELS = (X, LORA, DEEPFM)

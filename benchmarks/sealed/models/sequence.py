@@ -10,11 +10,9 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import Training, batches, give, ids, normal, token_loss
-from .. import common
-from ..frame import C, after, decayed, kernels, matrices, ported, times
-from ..frame import F as Fault
+from ..frame import after, decayed, kernels, matrices, ported, times
 from ..parts import Rms, attend, heads, norm, weights
 
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -86,24 +84,7 @@ class OwnWhisper(nn.Module):
 
 
 def whisper():
-    model = hub.made(
-        lambda T: T.WhisperForConditionalGeneration(
-            T.WhisperConfig(
-                vocab_size=60,
-                d_model=32,
-                encoder_layers=2,
-                decoder_layers=2,
-                encoder_attention_heads=4,
-                decoder_attention_heads=4,
-                encoder_ffn_dim=48,
-                decoder_ffn_dim=48,
-                num_mel_bins=8,
-                max_source_positions=12,
-                max_target_positions=16,
-                **SPECIAL,
-            )
-        )
-    )
+    model = hub.made(hub.of("whisper"))
     return Training(
         model,
         lambda m, b: m(input_features=b["mel"], decoder_input_ids=b["tokens"], use_cache=False).logits,
@@ -158,135 +139,22 @@ WHISPER_RULES = (
     }
 )
 
-WHISPER = Model(
+WHISPER = model(
     "s-whisper",
     whisper,
-    "Whisper against a port with the names of OpenAI's code, a tied table and fused attention",
-    (
-        Fault(
-            "memory-is-itself",
-            "wrong code",
-            "forward",
-            WD + "layers.1.encoder_attn",
-            P.around("say.1.cross_attn", lambda forward, x, memory: forward(x)),
-            "cross attention looks at the text itself",
-            planted="say.1.cross_attn",
-            mapped=True,
-            also=WD + "layers.1",
-        ),
-        Fault(
-            "encoder-causal",
-            "wrong mask",
-            "forward",
-            WE + "layers.0.self_attn",
-            P.around("hear.0.attn", lambda forward, x, causal: forward(x, causal=True)),
-            "the encoder attends causally",
-            planted="hear.0.attn",
-        ),
-        Fault(
-            "relu-after-conv",
-            "activation",
-            "forward",
-            "model.encoder",
-            P.method("", "activated", lambda self, x: F.relu(x)),
-            "ReLU after the second convolution",
-            also="ROOT model model.encoder.layers.0",
-            planted="",
-        ),
-        Fault(
-            "sinusoids",
-            "buffer",
-            "init",
-            WE + "embed_positions",
-            P.values("", "sinusoids", lambda w: torch.cat([w[:, 16:], w[:, :16]], 1)),
-            "sines and cosines are exchanged",
-            also="model.encoder ROOT",
-            planted="",
-        ),
-        Fault(
-            "positions-shifted",
-            "wrong code",
-            "forward",
-            WD + "embed_positions",
-            P.method("", "start", lambda self: 1),
-            "positions begin at 1",
-            also="model.decoder ROOT model",
-            planted="",
-        ),
-        Fault(
-            "key-gradient",
-            "backward",
-            "backward gradient",
-            WD + "layers.0.self_attn.k_proj",
-            P.around("say.0.attn.key", lambda forward, x: P.wrong_gradient(forward(x), times(4**-0.5))),
-            "the keys' gradient is scaled once too often",
-            also=WD + "layers.0.self_attn",
-            planted="say.0.attn.key",
-            mapped=True,
-        ),
-        Fault(
-            "conv-frozen",
-            "optimizer groups",
-            "update",
-            WE + "conv1",
-            P.frozen("conv1"),
-            "the first convolution is frozen",
-            planted="conv1",
-            mapped=True,
-        ),
-        Fault(
-            "mel-scaled",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"mel": b["mel"] * 1.02}),
-            "features are 2 % larger",
-            planted="",
-            mapped=True,
-        ),
-        Fault(
-            "cross-norm-eps",
-            "setting",
-            "forward",
-            WD + "layers.1.encoder_attn_layer_norm",
-            P.setting("say.1.cross_attn_ln", eps=1e-3),
-            "eps 1e-3 for 1e-5",
-            planted="say.1.cross_attn_ln",
-            mapped=True,
-        ),
-        *common.faults("micro-sum not-zeroed", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast+ bf16+ three-steps one-two+ fp32-fp64"),
-        C("sdpa-a", "fused attention on A", base=kernels("sdpa")),
-    ),
-    port=ported(whisper, OwnWhisper, WHISPER_RULES, 2, give("mel", "tokens")),
-    mapping={
-        "TopLayer": {
-            "model.encoder.layers": "hear",
-            "model.decoder.layers": "say",
-            "model.encoder.layer_norm": "hear_ln",
-            "model.decoder.layer_norm": "say_ln",
-            "model.encoder.conv1": "conv1",
-            "model.encoder.conv2": "conv2",
-            "model.decoder.embed_tokens": "token",
-        },
-        **{
-            f"Whisper{side}Layer": {
-                "self_attn": "attn",
-                "self_attn_layer_norm": "attn_ln",
-                "encoder_attn": "cross_attn",
-                "encoder_attn_layer_norm": "cross_attn_ln",
-                "fc1": "mlp.0",
-                "fc2": "mlp.2",
-                "final_layer_norm": "mlp_ln",
-            }
-            for side in ("Encoder", "Decoder")
-        },
-        "WhisperAttention": {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"},
+    {
+        "memory-is-itself": P.around(HERE, lambda forward, x, memory: forward(x)),
+        "encoder-causal": P.around(HERE, lambda forward, x, causal: forward(x, causal=True)),
+        "relu-after-conv": P.method("", "activated", lambda self, x: F.relu(x)),
+        "sinusoids": P.values("", "sinusoids", lambda w: torch.cat([w[:, 16:], w[:, :16]], 1)),
+        "positions-shifted": P.method("", "start", lambda self: 1),
+        "key-gradient": P.around(HERE, lambda forward, x: P.wrong_gradient(forward(x), times(4**-0.5))),
+        "conv-frozen": P.frozen(HERE),
+        "mel-scaled": P.each_batch(lambda b: b | {"mel": b["mel"] * 1.02}),
+        "cross-norm-eps": P.setting(HERE, eps=1e-3),
+        "sdpa-a": Sides(a=kernels("sdpa")),
     },
+    port=ported(whisper, OwnWhisper, WHISPER_RULES, 2, give("mel", "tokens")),
 )
 
 
@@ -361,22 +229,7 @@ class OwnT5(nn.Module):
 
 
 def t5():
-    model = hub.made(
-        lambda T: T.T5ForConditionalGeneration(
-            T.T5Config(
-                vocab_size=60,
-                d_model=32,
-                d_kv=8,
-                d_ff=48,
-                num_layers=2,
-                num_heads=4,
-                feed_forward_proj="gated-gelu",
-                dropout_rate=0.0,
-                tie_word_embeddings=False,
-                **SPECIAL | {"decoder_start_token_id": 0},
-            )
-        )
-    )
+    model = hub.made(hub.of("t5"))
 
     def data(g):
         keep = torch.ones(4, 14, dtype=torch.long)
@@ -424,123 +277,26 @@ def _t5_rules():
     return rules
 
 
-T5 = Model(
+T5 = model(
     "s-t5",
     t5,
-    "T5 with gated GELU and padding against a port with fused weights and positions from outside",
-    (
-        Fault(
-            "scaled-scores",
-            "setting",
-            "forward",
-            "encoder.block.1.layer.0.SelfAttention",
-            P.setting("enc.1.0", scale=8**-0.5),
-            "scores are scaled",
-            also="encoder.block.1.layer.0",
-            planted="enc.1.0",
+    {
+        "scaled-scores": P.setting(HERE, scale=8**-0.5),
+        "far-buckets": P.setting("", distance=32),
+        "gate-order": P.method(HERE, "gate", lambda self, a, b: a * F.gelu(b, approximate="tanh")),
+        "padding-seen": P.around(HERE, lambda forward, x, memory, bias: forward(x, memory, None)),
+        "memory-detached": P.method("", "memory", lambda self, x: x.detach()),
+        "pad-mask-left": P.each_batch(lambda b: b | {"keep": b["keep"].flip(1)}),
+        "bias-table": P.values("", "dec_bias", lambda w: w.roll(1, 1)),
+        "label-pads": P.criterion(
+            lambda y, b: F.cross_entropy(
+                y.float().flatten(0, 1),
+                b["labels"].flatten(),
+                weight=torch.ones(60).index_fill(0, torch.tensor([3, 4, 5]), 0.0),
+            )
         ),
-        Fault(
-            "far-buckets",
-            "setting",
-            "forward",
-            "encoder.block.0.layer.0.SelfAttention",
-            P.setting("", distance=32),
-            "relative positions end at 32, not 128",
-            planted="",
-            also="encoder.block.0.layer.0 encoder.block.0 ROOT"
-            " encoder.block.0.layer.0.SelfAttention.relative_attention_bias encoder",
-        ),
-        Fault(
-            "gate-order",
-            "wrong code",
-            "forward",
-            "decoder.block.1.layer.2.DenseReluDense",
-            P.method("dec.1.2", "gate", lambda self, a, b: a * F.gelu(b, approximate="tanh")),
-            "the other half is the gate",
-            also="decoder.block.1.layer.2 decoder.block.1.layer.2.DenseReluDense.*",
-            planted="dec.1.2",
-            mapped=True,
-        ),
-        Fault(
-            "padding-seen",
-            "wrong mask",
-            "forward",
-            "decoder.block.0.layer.1.EncDecAttention",
-            P.around("dec.0.1", lambda forward, x, memory, bias: forward(x, memory, None)),
-            "cross attention sees padding in block 0",
-            also="decoder.block.0.layer.1",
-            planted="dec.0.1",
-            mapped=True,
-        ),
-        Fault(
-            "memory-detached",
-            "backward",
-            "backward gradient",
-            "",
-            P.method("", "memory", lambda self, x: x.detach()),
-            "the decoder passes no gradient to the encoder",
-            also="encoder encoder.final_layer_norm encoder.dropout decoder "
-            "decoder.block.1.layer.1 decoder.block.1.layer.1.EncDecAttention*",
-            planted="dec.1.1.to_kv",
-        ),
-        Fault(
-            "pad-mask-left",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"keep": b["keep"].flip(1)}),
-            "the mask is made for padding on the left",
-            planted="",
-        ),
-        Fault(
-            "bias-table",
-            "initial weights",
-            "init",
-            "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-            P.values("", "dec_bias", lambda w: w.roll(1, 1)),
-            "heads of the decoder's positions are rolled",
-            also="decoder.block.0.layer.0.SelfAttention ROOT decoder",
-            planted="",
-        ),
-        Fault(
-            "label-pads",
-            "loss",
-            "loss",
-            "",
-            P.criterion(
-                lambda y, b: F.cross_entropy(
-                    y.float().flatten(0, 1),
-                    b["labels"].flatten(),
-                    weight=torch.ones(60).index_fill(0, torch.tensor([3, 4, 5]), 0.0),
-                )
-            ),
-            "three labels do not count",
-            planted="",
-        ),
-        *common.faults("coupled", planted="", mapped=True),
-        *common.faults("schedule-late", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("bf16+ fp32-autocast three-steps+ outliers clip-by-hand+"),
-    ),
-    port=ported(t5, OwnT5, _t5_rules(), 2, give("source", "keep", "target")),
-    mapping={
-        "TopLayer": {
-            "shared": "emb",
-            "encoder.final_layer_norm": "enc_end",
-            "decoder.final_layer_norm": "dec_end",
-            "lm_head": "lm",
-            "encoder.block": "enc",
-            "decoder.block": "dec",
-        },
-        "T5Block": {"layer.{i}": "{i}"},
-        "T5LayerSelfAttention": {"layer_norm": "pre"},
-        "T5LayerCrossAttention": {"layer_norm": "pre"},
-        "T5LayerFF": {"layer_norm": "pre"},
-        "T5LayerNorm": {"params": {"weight": "gain"}},
     },
+    port=ported(t5, OwnT5, _t5_rules(), 2, give("source", "keep", "target")),
 )
 
 
@@ -604,25 +360,7 @@ def _taught(training, steps=200, kept={}):  # noqa: B006 - the weights are kept 
 
 
 def gpt2():
-    training = hub.causal(
-        "s-gpt2",
-        lambda T: T.GPT2LMHeadModel(
-            T.GPT2Config(
-                vocab_size=60,
-                n_embd=32,
-                n_layer=3,
-                n_head=4,
-                n_positions=32,
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-                bos_token_id=1,
-                eos_token_id=2,
-            )
-        ),
-        words=60,
-        shape=(4, 16),
-    )
+    training = hub.causal("s-gpt2", hub.of("gpt2"), words=60, shape=(4, 16))
     codes, start = [ord(c) % 60 for c in TEXT], 11
     for step in training.batches:
         for batch in step:
@@ -653,113 +391,29 @@ GPT2_RULES = {
     },
 }
 
-GPT2 = Model(
+GPT2 = model(
     "s-gpt2",
     gpt2,
-    "a GPT-2 trained for 200 steps against nanoGPT: transposed weights, functional norms, tied head",
-    (
-        Fault(
-            "not-transposed",
-            "initial weights",
-            "init",
-            "transformer.h.1.attn.c_proj",
-            P.values("blocks.1.proj", "weight", torch.t),
-            "a square weight is not transposed",
-            planted="blocks.1.proj",
-            mapped=True,
+    {
+        "not-transposed": P.values(HERE, "weight", torch.t),
+        "untied": lambda t: setattr(t.at("lm"), "weight", nn.Parameter(t.at("emb").weight.detach().clone())),
+        "mask-off-by-one": P.method(
+            HERE, "attended", lambda self, q, k, v: attend(q, k, v, bias=torch.full((16, 16), float("-inf")).triu(2))
         ),
-        Fault(
-            "untied",
-            "tied weights",
-            "gradient",
-            "transformer.wte",
-            lambda t: setattr(t.at("lm"), "weight", nn.Parameter(t.at("emb").weight.detach().clone())),
-            "the head has a copy of the table",
-            also="lm_head",
-            planted="emb",
+        "exact-gelu": P.inside(
+            HERE, "torch.nn.functional", "gelu", lambda original: lambda x, approximate: original(x)
         ),
-        Fault(
-            "mask-off-by-one",
-            "wrong mask",
-            "forward",
-            "transformer.h.2.attn",
-            P.method(
-                "blocks.2",
-                "attended",
-                lambda self, q, k, v: attend(q, k, v, bias=torch.full((16, 16), float("-inf")).triu(2)),
-            ),
-            "each token sees the next",
-            also="transformer.h.2",
-            planted="blocks.2",
-            mapped=True,
-        ),
-        Fault(
-            "exact-gelu",
-            "hard",
-            "forward",
-            "transformer.h.0.mlp",
-            P.inside("blocks.0", "torch.nn.functional", "gelu", lambda original: lambda x, approximate: original(x)),
-            "exact GELU for its tanh form",
-            also="transformer.h.0.mlp.act transformer.h.0 transformer.h.0.mlp.c_proj",
-            planted="blocks.0",
-        ),
-        Fault(
-            "attention-half",
-            "precision",
-            "forward",
-            "transformer.h.1.attn.c_attn",
-            after("blocks.1.c_attn", lambda y: y.bfloat16().float()),
-            "queries, keys and values are rounded to bfloat16",
-            planted="blocks.1.c_attn",
-            mapped=True,
-        ),
-        Fault(
-            "value-detached",
-            "backward",
-            "backward gradient",
-            "transformer.h.1.attn",
-            P.method("blocks.1", "attended", lambda self, q, k, v: Nano.attended(self, q, k, v.detach())),
-            "values are cut off",
-            also="transformer.h.1.attn.c_attn transformer.h.1",
-            planted="blocks.1",
-        ),
-        Fault(
-            "table-decays",
-            "optimizer groups",
-            "update",
-            "transformer.wte",
+        "attention-half": after(HERE, lambda y: y.bfloat16().float()),
+        "value-detached": P.method(HERE, "attended", lambda self, q, k, v: Nano.attended(self, q, k, v.detach())),
+        "table-decays": Sides(
             decayed(0.5, matrices),
-            "the table decays, too",
-            also="transformer.wpe transformer lm_head",
-            planted="",
-            changes=decayed(
+            both=decayed(
                 0.5, lambda n, p: p.dim() > 1 and p.shape[0] not in (60,) and "wpe" not in n and "pos" not in n
             ),
         ),
-        *common.faults("warmup adagrad", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("bf16+ autocast fp32-bf16+ three-steps+ in-two nadam+ groups"),
-        C("sdpa-a", "fused attention on A", base=kernels("sdpa"), mapped=True),
-    ),
-    port=ported(gpt2, NanoGpt, GPT2_RULES, 3, give("tokens")),
-    mapping={
-        "TopLayer": {
-            "transformer.wte": "emb",
-            "transformer.wpe": "pos",
-            "transformer.h": "blocks",
-            "transformer.ln_f": "ln",
-            "lm_head": "lm",
-        },
-        "GPT2Block": {
-            "attn.c_attn": {"to": "c_attn", "transpose": True},
-            "attn.c_proj": {"to": "proj", "transpose": True},
-            "mlp.c_fc": {"to": "fc", "transpose": True},
-            "mlp.c_proj": {"to": "out", "transpose": True},
-        },
+        "sdpa-a": Sides(a=kernels("sdpa")),
     },
+    port=ported(gpt2, NanoGpt, GPT2_RULES, 3, give("tokens")),
 )
 
 MODELS = (WHISPER, T5, GPT2)

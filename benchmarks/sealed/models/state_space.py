@@ -8,11 +8,9 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import call
-from .. import common
-from ..frame import C, after, decayed, matrices, ported
-from ..frame import F as Fault
+from ..frame import after, decayed, matrices, ported
 from ..parts import Rms, norm, rms
 
 
@@ -79,25 +77,7 @@ def _realistic(training):
 
 
 def mamba():
-    return _realistic(
-        hub.causal(
-            "s-mamba",
-            lambda T: T.MambaForCausalLM(
-                T.MambaConfig(
-                    vocab_size=60,
-                    hidden_size=24,
-                    state_size=6,
-                    num_hidden_layers=3,
-                    time_step_rank=4,
-                    residual_in_fp32=False,
-                    tie_word_embeddings=False,
-                    use_cache=False,
-                )
-            ),
-            words=60,
-            shape=(4, 12),
-        )
-    )
+    return _realistic(hub.causal("s-mamba", hub.of("mamba"), words=60, shape=(4, 12)))
 
 
 def _own_mamba():
@@ -152,127 +132,21 @@ def _cut_scan(self, x, pace, b, c):
     return torch.stack(rows, 1).to(x.dtype)
 
 
-MAMBA = Model(
+MAMBA = model(
     "s-mamba",
     mamba,
-    "Mamba against a port with split projections and a loop",
-    (
-        Fault(
-            "taps-backwards",
-            "wrong code",
-            "forward",
-            "backbone.layers.1.mixer",
-            P.method("mixers.1", "convolved", _backwards),
-            "the convolution's taps are reversed",
-            also="backbone.layers.1.mixer.conv1d",
-            planted="mixers.1",
-            mapped=True,
-        ),
-        Fault(
-            "relu-pace",
-            "wrong code",
-            "forward",
-            "backbone.layers.2.mixer",
-            P.method("mixers.2", "paced", lambda self, raw: F.relu(self.pace(raw))),
-            "ReLU for softplus of the steps",
-            planted="mixers.2",
-        ),
-        Fault(
-            "stale-state",
-            "wrong code",
-            "forward",
-            "backbone.layers.0.mixer",
-            P.method("mixers.0", "scanned", _stale),
-            "the state is read before it is updated",
-            planted="mixers.0",
-            mapped=True,
-            dtype="autocast",
-        ),
-        Fault(
-            "decay-not-log",
-            "initial weights",
-            "init",
-            "backbone.layers.1.mixer",
-            P.values("mixers.1", "decay_log", torch.exp),
-            "A is stored where its logarithm belongs",
-            planted="mixers.1",
-        ),
-        Fault(
-            "gate-detached",
-            "backward",
-            "backward gradient",
-            "backbone.layers.1.mixer",
-            P.method("mixers.1", "gated", lambda self, y, u: y * F.silu(self.gate(u)).detach()),
-            "the gate is cut off",
-            also="backbone.layers.1.mixer.in_proj",
-            planted="mixers.1",
-            mapped=True,
-        ),
-        Fault(
-            "state-cut",
-            "backward",
-            "backward gradient",
-            "backbone.layers.2.mixer",
-            P.method("mixers.2", "scanned", _cut_scan),
-            "the state is detached at the middle of the sequence",
-            planted="mixers.2",
-        ),
-        Fault(
-            "skip-unused",
-            "wrong code",
-            "forward",
-            "backbone.layers.0.mixer",
-            P.around("mixers.0", lambda forward, u: _without_skip(forward, u)),
-            "D is left out",
-            planted="mixers.0",
-        ),
-        Fault(
-            "last-eps",
-            "hard",
-            "forward",
-            "backbone.norm_f",
-            P.setting("last", eps=1e-6),
-            "eps 1e-6 for 1e-5 in the last norm",
-            planted="last",
-            mapped=True,
-        ),
-        Fault(
-            "logs-decay",
-            "optimizer groups",
-            "update",
-            "backbone.layers.0.mixer",
-            decayed(0.5),
-            "A's logarithm decays, too",
-            also="backbone.layers.?.mixer backbone.layers backbone ROOT",
-            planted="mixers",
-            changes=decayed(0.5, lambda name, p: "log" not in name),
-            mapped=True,
-        ),
-        *common.faults("lr", planted=""),
-        *common.faults("warmup", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast+ bf16 three-steps+ in-two one-two+ nadam"),
-    ),
-    port=ported(mamba, _own_mamba, MAMBA_RULES, 3, call(ids="tokens")),
-    mapping={
-        "TopLayer": {
-            "backbone.embeddings": "words",
-            "backbone.layers.{i}.mixer": "mixers.{i}",
-            "backbone.norm_f": "last",
-            "lm_head": "head",
-        },
-        "MambaRMSNorm": {"params": {"weight": "gain"}},
-        "MambaMixer": {
-            "in_proj": ["into", "gate"],
-            "x_proj": "select",
-            "dt_proj": "pace",
-            "out_proj": "back",
-            "params": {"A_log": "decay_log", "D": "skip"},
-        },
+    {
+        "taps-backwards": P.method(HERE, "convolved", _backwards),
+        "relu-pace": P.method(HERE, "paced", lambda self, raw: F.relu(self.pace(raw))),
+        "stale-state": P.method(HERE, "scanned", _stale),
+        "decay-not-log": P.values(HERE, "decay_log", torch.exp),
+        "gate-detached": P.method(HERE, "gated", lambda self, y, u: y * F.silu(self.gate(u)).detach()),
+        "state-cut": P.method(HERE, "scanned", _cut_scan),
+        "skip-unused": P.around(HERE, lambda forward, u: _without_skip(forward, u)),
+        "last-eps": P.setting(HERE, eps=1e-6),
+        "logs-decay": Sides(decayed(0.5), both=decayed(0.5, lambda name, p: "log" not in name)),
     },
+    port=ported(mamba, _own_mamba, MAMBA_RULES, 3, call(ids="tokens")),
 )
 
 
@@ -320,27 +194,7 @@ class Ssd(nn.Module):
 
 
 def mamba2():
-    training = hub.causal(
-        "s-mamba2",
-        lambda T: T.Mamba2ForCausalLM(
-            T.Mamba2Config(
-                vocab_size=60,
-                hidden_size=24,
-                num_heads=6,
-                head_dim=8,
-                state_size=8,
-                n_groups=1,
-                num_hidden_layers=2,
-                expand=2,
-                chunk_size=4,
-                residual_in_fp32=False,
-                tie_word_embeddings=False,
-                use_cache=False,
-            )
-        ),
-        words=60,
-        shape=(4, 12),
-    )
+    training = hub.causal("s-mamba2", hub.of("mamba2"), words=60, shape=(4, 12))
     return _realistic(training)
 
 
@@ -364,92 +218,20 @@ def _per_head(self, y, gate):
     return rms(y, self.gain.view(self.number, -1), self.eps).flatten(2)
 
 
-MAMBA2 = Model(
+MAMBA2 = model(
     "s-mamba2",
     mamba2,
-    "Mamba-2 (chunked scan) against a port with a loop",
-    (
-        Fault(
-            "gate-late",
-            "wrong code",
-            "forward",
-            "backbone.layers.0.mixer.norm",
-            P.method("mixers.0", "normed", lambda self, y, gate: rms(y, self.gain, self.eps) * F.silu(gate)),
-            "the gate comes after the norm",
-            also="backbone.layers.0.mixer",
-            planted="mixers.0",
-            mapped=True,
-        ),
-        Fault(
-            "norm-per-head",
-            "wrong code",
-            "forward",
-            "backbone.layers.1.mixer.norm",
-            P.method("mixers.1", "normed", _per_head),
-            "the gated norm goes over each head",
-            also="backbone.layers.1.mixer",
-            planted="mixers.1",
-        ),
-        Fault(
-            "pace-limited",
-            "wrong code",
-            "forward",
-            "backbone.layers.1.mixer",
-            P.method("mixers.1", "paced", lambda self, u: F.softplus(self.pace(u)).clamp(max=0.8)),
-            "the steps are limited to 0.8",
-            planted="mixers.1",
-            mapped=True,
-        ),
-        Fault(
-            "pace-bias",
-            "initial weights",
-            "init",
-            "backbone.layers.1.mixer",
-            P.values("mixers.1.pace", "bias", torch.zeros_like),
-            "the bias of the steps is not loaded",
-            planted="mixers.1.pace",
-        ),
-        Fault(
-            "conv-gradient",
-            "gradient",
-            "gradient",
-            "backbone.layers.0.mixer.conv1d",
-            P.parameter_gradient("mixers.0.conv", "weight", lambda g: g.flip(-1)),
-            "the kernel's backward returns the taps' gradient reversed",
-            also="backbone.layers.0.mixer",
-            planted="mixers.0.conv",
-            mapped=True,
-        ),
-        Fault(
-            "decay-frozen",
-            "optimizer groups",
-            "update",
-            "backbone.layers.1.mixer",
-            lambda t: _without(t, "mixers.1.decay_log"),
-            "A's logarithm is not given to the optimizer",
-            planted="mixers.1",
-        ),
-        *common.faults("micro-sum state-lost", planted=""),
-        *common.faults("clip", planted="", mapped=True),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast fp32-autocast+ three-steps fused+ clip-by-hand"),
-    ),
+    {
+        "gate-late": P.method(HERE, "normed", lambda self, y, gate: rms(y, self.gain, self.eps) * F.silu(gate)),
+        "norm-per-head": P.method(HERE, "normed", _per_head),
+        "pace-limited": P.method(HERE, "paced", lambda self, u: F.softplus(self.pace(u)).clamp(max=0.8)),
+        "pace-bias": P.values(HERE, "bias", torch.zeros_like),
+        "conv-gradient": P.parameter_gradient(HERE, "weight", lambda g: g.flip(-1)),
+        "decay-frozen": lambda t: _without(t, "mixers.1.decay_log"),
+    },
     port=ported(
         mamba2, lambda: SsmStack(60, 24, [Ssd(24, 48, 6, 8) for _ in range(2)]), M2_RULES, 2, call(ids="tokens")
     ),
-    mapping={
-        "TopLayer": {
-            "backbone.embeddings": "words",
-            "backbone.layers.{i}.mixer": "mixers.{i}",
-            "backbone.norm_f": "last",
-            "lm_head": "head",
-        },
-        "Mamba2RMSNorm": {"params": {"weight": "gain"}},
-        "Mamba2Mixer": {"conv1d": "conv", "out_proj": "back", "params": {"A_log": "decay_log", "D": "skip"}},
-    },
 )
 
 
@@ -532,23 +314,7 @@ class Rwkv(nn.Module):
 
 
 def rwkv():
-    training = hub.causal(
-        "s-rwkv",
-        lambda T: T.RwkvForCausalLM(
-            T.RwkvConfig(
-                vocab_size=60,
-                hidden_size=24,
-                num_hidden_layers=3,
-                intermediate_size=48,
-                context_length=32,
-                rescale_every=0,
-                tie_word_embeddings=False,
-                use_cache=False,
-            )
-        ),
-        words=60,
-        shape=(4, 12),
-    )
+    training = hub.causal("s-rwkv", hub.of("rwkv"), words=60, shape=(4, 12))
     with torch.no_grad():
         for name, p in training.model.named_parameters():
             if "time_mix" in name:
@@ -600,123 +366,26 @@ def _no_bonus(self, k, v):
     return torch.stack(rows, 1)
 
 
-RWKV = Model(
+RWKV = model(
     "s-rwkv",
     rwkv,
-    "RWKV against a port with bare matrices, functional norms and a plain sum of exponentials",
-    (
-        Fault(
-            "no-bonus",
-            "wrong code",
-            "forward",
-            "rwkv.blocks.1.attention",
-            P.method("time.1", "wkv", _no_bonus),
-            "the current token gets no bonus",
-            planted="time.1",
-            mapped=True,
+    {
+        "no-bonus": P.method(HERE, "wkv", _no_bonus),
+        "shift-other-way": P.method(
+            HERE, "blended", lambda self, x, name: torch.lerp(x, F.pad(x, (0, 0, 1, -1)), self.mix[name])
         ),
-        Fault(
-            "shift-other-way",
-            "wrong code",
-            "forward",
-            "rwkv.blocks.2.attention",
-            P.method("time.2", "blended", lambda self, x, name: torch.lerp(x, F.pad(x, (0, 0, 1, -1)), self.mix[name])),
-            "the mixing weights of now and before are exchanged",
-            planted="time.2",
-            also="rwkv.blocks.2.attention.key rwkv.blocks.2.attention.value rwkv.blocks.2.attention.receptance",
-        ),
-        Fault(
-            "relu-not-squared",
-            "activation",
-            "forward",
-            "rwkv.blocks.0.feed_forward",
-            P.method("channel.0", "activated", lambda self, x: F.relu(x)),
-            "the ReLU is not squared",
-            also="rwkv.blocks.0.feed_forward.value",
-            planted="channel.0",
-            mapped=True,
-            dtype="bfloat16",
-        ),
-        Fault(
-            "in-norm-missing",
-            "wrong code",
-            "forward",
-            "rwkv.blocks.0.pre_ln",
-            P.method(
-                "",
-                "normed",
-                lambda self, x, name: x if name == "in" else norm(x, self.ln[name + "_w"], self.ln[name + "_b"], 1e-5),
-            ),
-            "the norm before the first block is missing",
-            also="rwkv.blocks.0 rwkv",
-            planted="",
-        ),
-        Fault(
-            "decay-sign",
-            "initial weights",
-            "init",
-            "rwkv.blocks.2.attention",
-            P.values("time.2", "decay", torch.neg),
-            "the decay of layer 2 has the other sign",
-            planted="time.2",
-            mapped=True,
-        ),
-        Fault(
-            "gate-gradient",
-            "backward",
-            "backward gradient",
-            "rwkv.blocks.1.feed_forward.receptance",
-            P.around("channel.1.gate", lambda forward, x: P.wrong_gradient(forward(x), lambda g: 0.5 * g)),
-            "the sigmoid gate's backward is half of what is right",
-            also="rwkv.blocks.1.feed_forward",
-            planted="channel.1.gate",
-            mapped=True,
-        ),
-        Fault(
-            "head-scaled",
-            "wrong code",
-            "forward",
-            "head",
-            after("out", lambda y: y * 24**-0.5),
-            "the logits are scaled by the root of the width",
-            planted="out",
-        ),
-        Fault(
-            "decay-off",
-            "optimizer groups",
-            "update",
+        "relu-not-squared": P.method(HERE, "activated", lambda self, x: F.relu(x)),
+        "in-norm-missing": P.method(
             "",
-            decayed(0.3),
-            "biases and vectors decay as the matrices do",
-            also="rwkv.blocks.* rwkv.ln_out",
-            planted="",
-            changes=decayed(0.3, matrices),
+            "normed",
+            lambda self, x, name: x if name == "in" else norm(x, self.ln[name + "_w"], self.ln[name + "_b"], 1e-5),
         ),
-        *common.faults("not-zeroed", planted="", mapped=True),
-        *common.faults("adagrad", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast+ fp32-bf16 three-steps sgd+ warmup"),
-    ),
-    port=ported(rwkv, lambda: Rwkv(60, 24, 48, 3), RWKV_RULES, 3, call(ids="tokens")),
-    mapping={
-        "TopLayer": {
-            "rwkv.embeddings": "table",
-            "rwkv.blocks.{i}.attention": "time.{i}",
-            "rwkv.blocks.{i}.feed_forward": "channel.{i}",
-            "rwkv.ln_out": "final",
-            "head": "out",
-        },
-        "RwkvFeedForward": {
-            "key": "up",
-            "value": "down",
-            "receptance": "gate",
-            "params": {"time_mix_key": "mix_up", "time_mix_receptance": "mix_gate"},
-        },
-        "RwkvSelfAttention": {"params": {"time_decay": "decay", "time_first": "bonus"}},
+        "decay-sign": P.values(HERE, "decay", torch.neg),
+        "gate-gradient": P.around(HERE, lambda forward, x: P.wrong_gradient(forward(x), lambda g: 0.5 * g)),
+        "head-scaled": after(HERE, lambda y: y * 24**-0.5),
+        "decay-off": Sides(decayed(0.3), both=decayed(0.3, matrices)),
     },
+    port=ported(rwkv, lambda: Rwkv(60, 24, 48, 3), RWKV_RULES, 3, call(ids="tokens")),
 )
 
 MODELS = (MAMBA, MAMBA2, RWKV)

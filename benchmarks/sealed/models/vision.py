@@ -8,11 +8,9 @@ from torch.nn import functional as F
 
 from ...blind import hub
 from ...blind import plant as P
-from ...blind.spec import Model
+from ...blind.spec import HERE, Sides, model
 from ...blind.training import Training, batches, give, ids, normal, token_loss
-from .. import common
-from ..frame import C, after, bad_backward, before, detached, kernels, ported, times
-from ..frame import F as Fault
+from ..frame import after, bad_backward, before, detached, kernels, ported, times
 from ..parts import attend, heads, norm, weights
 
 
@@ -28,20 +26,7 @@ def images(name, size, classes=6, number=4, **options):
 
 
 def vit():
-    return images("s-vit", 16)(
-        lambda T: T.ViTForImageClassification(
-            T.ViTConfig(
-                hidden_size=32,
-                num_hidden_layers=3,
-                num_attention_heads=4,
-                intermediate_size=64,
-                image_size=16,
-                patch_size=4,
-                num_labels=6,
-                layer_norm_eps=1e-6,
-            )
-        )
-    )
+    return images("s-vit", 16)(hub.of("vit"))
 
 
 class TorchVit(nn.Module):
@@ -95,127 +80,22 @@ def _transposed_patches(self, x):
     return F.unfold(x.mT, 4, stride=4).mT
 
 
-VIT = Model(
+VIT = model(
     "s-vit",
     vit,
-    "ViT against torch's TransformerEncoder with packed projections and patches by a linear layer",
-    (
-        Fault(
-            "norm-last",
-            "setting",
-            "forward",
-            "vit.layers.1",
-            P.setting("encoder.layers.1", norm_first=False),
-            "layer 1 normalises after, not before",
-            planted="encoder.layers.1",
-            mapped=True,
-        ),
-        Fault(
-            "gelu-tanh",
-            "activation",
-            "forward",
-            "vit.layers.2.mlp",
-            P.setting("encoder.layers.2", activation=lambda x: F.gelu(x, approximate="tanh")),
-            "GELU by tanh in layer 2",
-            also="vit.layers.2 vit.layers.2.mlp.fc2 vit.layers.2.mlp.act* vit.layers.2.mlp.act*.*",
-            planted="encoder.layers.2",
-        ),
-        Fault(
-            "rows-and-columns",
-            "wrong code",
-            "forward",
-            "vit.embeddings.patch_embeddings",
-            P.method("", "patches", _transposed_patches),
-            "images are cut with rows and columns exchanged",
-            also="vit.embeddings.patch_embeddings.projection vit.embeddings ROOT vit",
-            planted="",
-        ),
-        Fault(
-            "mean-subtracted",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: b | {"pixels": (b["pixels"] - 0.1) / 1.1}),
-            "images are normalised with other numbers",
-            planted="",
-            mapped=True,
-        ),
-        Fault(
-            "position-rows",
-            "initial weights",
-            "init",
-            "vit.embeddings",
-            P.values("", "where", lambda w: torch.cat([w[:, :1], w[:, 1:].flip(1)], 1)),
-            "positions are loaded in the other order",
-            also="ROOT vit",
-            planted="",
-        ),
-        Fault(
-            "query-detached",
-            "backward",
-            "backward gradient",
-            "vit.layers.1.attention",
-            P.around("encoder.layers.1.self_attn", lambda forward, q, k, v, **o: forward(q.detach(), k, v, **o)),
-            "the queries' input is cut off",
-            also="vit.layers.1.attention.q_proj vit.layers.1",
-            planted="encoder.layers.1.self_attn",
-        ),
-        Fault(
-            "value-bias",
-            "gradient",
-            "gradient",
-            "vit.layers.0.attention.v_proj",
-            P.parameter_gradient(
-                "encoder.layers.0.self_attn", "in_proj_bias", lambda g: torch.cat([g[:64], g[64:] * 0])
-            ),
-            "the values' bias gets no gradient",
-            also="vit.layers.0.attention",
-            planted="encoder.layers.0.self_attn",
-            mapped=True,
-        ),
-        Fault(
-            "smoothing",
-            "loss",
-            "loss",
-            "",
-            P.criterion(lambda y, b: F.cross_entropy(y, b["labels"], label_smoothing=0.1)),
-            "labels are smoothed",
-            planted="",
-        ),
-        Fault(
-            "norm-eps",
-            "hard",
-            "forward",
-            "vit.layers.1.layernorm_after",
-            P.setting("encoder.layers.1.norm2", eps=1e-5),
-            "eps 1e-5 for 1e-6",
-            planted="encoder.layers.1.norm2",
-            mapped=True,
-        ),
-        *common.faults("decay warmup", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("bf16+ fp32-autocast+ in-two+ rmsprop+ outliers"),
-        C("sdpa-a", "fused attention on A", base=kernels("sdpa")),
-    ),
-    port=ported(vit, TorchVit, VIT_RULES, 3, give("pixels")),
-    mapping={
-        "TopLayer": {
-            "vit.embeddings.patch_embeddings.projection": "patch",
-            "vit.layers": "encoder.layers",
-            "vit.layernorm": "encoder.norm",
-            "classifier": "classify",
-        },
-        "ViTLayer": {
-            "layernorm_before": "norm1",
-            "layernorm_after": "norm2",
-            "attention": "self_attn",
-            "mlp.fc1": "linear1",
-            "mlp.fc2": "linear2",
-        },
+    {
+        "norm-last": P.setting(HERE, norm_first=False),
+        "gelu-tanh": P.setting(HERE, activation=lambda x: F.gelu(x, approximate="tanh")),
+        "rows-and-columns": P.method("", "patches", _transposed_patches),
+        "mean-subtracted": P.each_batch(lambda b: b | {"pixels": (b["pixels"] - 0.1) / 1.1}),
+        "position-rows": P.values("", "where", lambda w: torch.cat([w[:, :1], w[:, 1:].flip(1)], 1)),
+        "query-detached": P.around(HERE, lambda forward, q, k, v, **o: forward(q.detach(), k, v, **o)),
+        "value-bias": P.parameter_gradient(HERE, "in_proj_bias", lambda g: torch.cat([g[:64], g[64:] * 0])),
+        "smoothing": P.criterion(lambda y, b: F.cross_entropy(y, b["labels"], label_smoothing=0.1)),
+        "norm-eps": P.setting(HERE, eps=1e-5),
+        "sdpa-a": Sides(a=kernels("sdpa")),
     },
+    port=ported(vit, TorchVit, VIT_RULES, 3, give("pixels")),
 )
 
 
@@ -282,13 +162,7 @@ class NhwcNet(nn.Module):
 
 
 def convnext():
-    return images("s-convnext", 16)(
-        lambda T: T.ConvNextForImageClassification(
-            T.ConvNextConfig(
-                num_stages=2, hidden_sizes=[16, 24], depths=[2, 2], patch_size=2, num_labels=6, drop_path_rate=0.0
-            )
-        )
-    )
+    return images("s-convnext", 16)(hub.of("convnext"))
 
 
 def _flat(name):
@@ -328,118 +202,32 @@ CONVNEXT_RULES = {
     },
 }
 
-CONVNEXT = Model(
+CONVNEXT = model(
     "s-convnext",
     convnext,
-    "ConvNeXt against a port with channels last, bare parameters and linear layers for patches",
-    (
-        Fault(
-            "taps-flipped",
-            "initial weights",
-            "init",
-            CE + "1.layers.0.dwconv",
-            P.values("high.0.p", "taps", lambda w: w.mT),
-            "a depthwise kernel is transposed",
-            also=CE + "1.layers.0",
-            planted="high.0.p",
-        ),
-        Fault(
-            "reflect",
-            "wrong code",
-            "forward",
-            CE + "0.layers.1.dwconv",
-            P.method(
-                "low.1",
-                "spread",
-                lambda self, x: F.conv2d(
-                    F.pad(x.permute(0, 3, 1, 2), (3, 3, 3, 3), "reflect"),
-                    self.p.taps,
-                    self.p.taps_b,
-                    groups=x.shape[-1],
-                ),
+    {
+        "taps-flipped": P.values(HERE, "taps", lambda w: w.mT),
+        "reflect": P.method(
+            HERE,
+            "spread",
+            lambda self, x: F.conv2d(
+                F.pad(x.permute(0, 3, 1, 2), (3, 3, 3, 3), "reflect"), self.p.taps, self.p.taps_b, groups=x.shape[-1]
             ),
-            "borders are reflected, not zero",
-            also=CE + "0.layers.1",
-            planted="low.1",
-            mapped=True,
         ),
-        Fault(
-            "max-pooled",
-            "wrong code",
-            "forward",
-            "convnext",
-            P.method("", "pooled", lambda self, x: x.amax((1, 2))),
-            "the maximum is pooled, not the mean",
-            also="convnext.layernorm ROOT",
-            planted="",
+        "max-pooled": P.method("", "pooled", lambda self, x: x.amax((1, 2))),
+        "swish": P.method(
+            HERE,
+            "inner",
+            lambda self, x: F.linear(F.silu(F.linear(x, self.p.up, self.p.up_b)), self.p.down, self.p.down_b),
         ),
-        Fault(
-            "swish",
-            "activation",
-            "forward",
-            CE + "1.layers.1",
-            P.method(
-                "high.1",
-                "inner",
-                lambda self, x: F.linear(F.silu(F.linear(x, self.p.up, self.p.up_b)), self.p.down, self.p.down_b),
-            ),
-            "SiLU for GELU",
-            also=f"{CE}1.layers.1.act {CE}1.layers.1.pwconv2",
-            planted="high.1",
-            mapped=True,
+        "scale-detached": P.around(
+            "low.0", lambda forward, x: _without_gradient(forward.__self__.p, "scale", forward, x)
         ),
-        Fault(
-            "scale-detached",
-            "backward",
-            "gradient backward",
-            CE + "0.layers.0",
-            P.around("low.0", lambda forward, x: _without_gradient(forward.__self__.p, "scale", forward, x)),
-            "the layer scale gets no gradient",
-            planted="low.0.p",
-        ),
-        Fault(
-            "stem-frozen",
-            "optimizer groups",
-            "update",
-            "convnext.embeddings.patch_embeddings",
-            P.frozen("stem"),
-            "the stem is frozen",
-            also="convnext.embeddings",
-            planted="stem.lin",
-            mapped=True,
-        ),
-        Fault(
-            "batch-later",
-            "data",
-            "inputs",
-            "",
-            P.each_batch(lambda b: {k: v.flip(0) for k, v in b.items()} | {"labels": b["labels"]}, step=1),
-            "from step 1 on images and labels do not belong together",
-            step=1,
-            steps=2,
-            planted="",
-        ),
-        *common.faults("nesterov lr", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("autocast fp32-bf16+ three-steps groups"),
-        C("channels-last-a", "channels last on A, too", base=lambda t: _last(t), mapped=True),
-    ),
-    port=ported(convnext, NhwcNet, CONVNEXT_RULES, 2, give("pixels")),
-    mapping={
-        "TopLayer": {
-            "convnext.embeddings.patch_embeddings": "stem.lin",
-            "convnext.embeddings.layernorm": "stem_norm",
-            "convnext.encoder.stages.0.layers": "low",
-            "convnext.encoder.stages.1.layers": "high",
-            "convnext.encoder.stages.1.downsampling_layer.0": "mid_norm",
-            "convnext.encoder.stages.1.downsampling_layer.1": "mid.lin",
-            "convnext.layernorm": "end",
-            "classifier": "fc",
-        }
+        "stem-frozen": P.frozen("stem"),
+        "batch-later": P.each_batch(lambda b: {k: v.flip(0) for k, v in b.items()} | {"labels": b["labels"]}, step=1),
+        "channels-last-a": Sides(a=lambda t: _last(t)),
     },
+    port=ported(convnext, NhwcNet, CONVNEXT_RULES, 2, give("pixels")),
 )
 
 
@@ -586,111 +374,21 @@ SIGLIP_RULES = (
     }
 )
 
-SIGLIP = Model(
+SIGLIP = model(
     "s-siglip",
     siglip,
-    "SigLIP's two towers against a port with packed projections and functional positions",
-    (
-        Fault(
-            "text-causal",
-            "wrong mask",
-            "forward",
-            "text_model.encoder.layers.0.self_attn",
-            P.method("read.0", "mixed", lambda self, q, k, v: attend(q, k, v, causal=True)),
-            "text attends causally in layer 0",
-            also="text_model.encoder.layers.0",
-            planted="read.0",
-            mapped=True,
+    {
+        "text-causal": P.method(HERE, "mixed", lambda self, q, k, v: attend(q, k, v, causal=True)),
+        "first-word": P.method("", "last", lambda self, x: x[:, 0]),
+        "not-normalised": P.method(
+            "", "logits", lambda self, t, i: t @ F.normalize(i).T * self.warmth.exp() + self.shift
         ),
-        Fault(
-            "first-word",
-            "wrong code",
-            "forward",
-            "text_model",
-            P.method("", "last", lambda self, x: x[:, 0]),
-            "the first token is pooled, not the last",
-            also="text_model.head ROOT",
-            planted="",
-        ),
-        Fault(
-            "not-normalised",
-            "wrong code",
-            "forward",
-            "",
-            P.method("", "logits", lambda self, t, i: t @ F.normalize(i).T * self.warmth.exp() + self.shift),
-            "text features are not normalised",
-            planted="",
-            mapped=True,
-        ),
-        Fault(
-            "softmax-loss",
-            "loss",
-            "loss",
-            "",
-            P.criterion(lambda y, b: F.cross_entropy(y, torch.arange(len(y)))),
-            "CLIP's loss for SigLIP's",
-            planted="",
-        ),
-        Fault(
-            "tower-detached",
-            "backward",
-            "backward gradient",
-            "vision_model.head",
-            before("pool", torch.Tensor.detach),
-            "the vision tower is cut off below its head",
-            also="vision_model",
-            planted="pool.kv",
-            mapped=True,
-        ),
-        Fault(
-            "gelu-exact",
-            "activation",
-            "forward",
-            "vision_model.encoder.layers.1.mlp",
-            P.exchanged("see.1.ffn.1", lambda _: nn.GELU()),
-            "exact GELU in one layer",
-            planted="see.1.ffn.1",
-            also="vision_model.encoder.layers.1.mlp.activation_fn vision_model.encoder.layers.1.mlp.fc2",
-        ),
-        Fault(
-            "scale-twice",
-            "optimizer groups",
-            "update",
-            "",
-            lambda t: _own_rate(t, "warmth"),
-            "the temperature learns ten times as fast",
-            planted="",
-            mapped=True,
-        ),
-        *common.faults("no-clip", planted=""),
-    ),
-    (
-        C("port", "the port"),
-        C("port-mapped", "the port with its mapping", mapped=True),
-        *common.cleans("fp16 fp32-autocast+ three-steps warmup+ sgd"),
-    ),
-    port=ported(siglip, TwoTowers, SIGLIP_RULES, 2, give("text", "pixels")),
-    mapping={
-        "TopLayer": {
-            "vision_model.embeddings.patch_embedding": "cut",
-            "vision_model.encoder.layers": "see",
-            "vision_model.post_layernorm": "see_norm",
-            "vision_model.head": "pool",
-            "text_model.head": "project",
-            "text_model.embeddings.token_embedding": "word",
-            "text_model.encoder.layers": "read",
-            "text_model.final_layer_norm": "read_norm",
-        },
-        "SiglipEncoderLayer": {
-            "qkv": {"from": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
-            "self_attn.out_proj": "join",
-            "layer_norm1": "ln_a",
-            "layer_norm2": "ln_b",
-            "mlp": "ffn",
-        },
-        "SiglipMultiheadAttentionPoolingHead": {"layernorm": "ln", "mlp": "ffn"},
-        "SiglipMLP": {"fc1": "0", "activation_fn": "1", "fc2": "2"},
+        "softmax-loss": P.criterion(lambda y, b: F.cross_entropy(y, torch.arange(len(y)))),
+        "tower-detached": before("pool", torch.Tensor.detach),
+        "gelu-exact": P.exchanged("see.1.ffn.1", lambda _: nn.GELU()),
+        "scale-twice": lambda t: _own_rate(t, "warmth"),
     },
+    port=ported(siglip, TwoTowers, SIGLIP_RULES, 2, give("text", "pixels")),
 )
 
 
@@ -702,98 +400,25 @@ def _own_rate(training, name):
 
 
 def swin():
-    return images("s-swin", 16)(
-        lambda T: T.SwinForImageClassification(
-            T.SwinConfig(
-                image_size=16,
-                patch_size=2,
-                embed_dim=16,
-                depths=[2, 2],
-                num_heads=[2, 4],
-                window_size=4,
-                num_labels=6,
-                drop_path_rate=0.0,
-            )
-        )
-    )
+    return images("s-swin", 16)(hub.of("swin"))
 
 
 SW = "swin.encoder.layers."
-SWIN = Model(
+SWIN = model(
     "s-swin",
     swin,
-    "Swin, the same code on both sides: windows, shifts, relative positions",
-    (
-        Fault(
-            "no-shift",
-            "setting",
-            "forward",
-            SW + "0.blocks.1",
-            P.setting(SW + "0.blocks.1", shift_size=0),
-            "the second block does not shift its windows",
+    {
+        "no-shift": P.setting(HERE, shift_size=0),
+        "table-flipped": P.values(HERE, "relative_position_bias_table", lambda w: w.flip(0)),
+        "bias-left-out": after(HERE, times(0.0)),
+        "merge-order": before(
+            SW + "0.downsample.norm", lambda x: x[..., [*range(16), *range(32, 48), *range(16, 32), *range(48, 64)]]
         ),
-        Fault(
-            "table-flipped",
-            "initial weights",
-            "init",
-            SW + "1.blocks.0.attention.relative_position_bias",
-            P.values(
-                SW + "1.blocks.0.attention.relative_position_bias", "relative_position_bias_table", lambda w: w.flip(0)
-            ),
-            "relative positions have the other sign",
-        ),
-        Fault(
-            "bias-left-out",
-            "wrong code",
-            "forward",
-            SW + "1.blocks.1.attention.relative_position_bias",
-            after(SW + "1.blocks.1.attention.relative_position_bias", times(0.0)),
-            "relative positions are left out",
-            also=SW + "1.blocks.1.attention",
-        ),
-        Fault(
-            "merge-order",
-            "wrong code",
-            "forward",
-            SW + "0.downsample",
-            before(
-                SW + "0.downsample.norm", lambda x: x[..., [*range(16), *range(32, 48), *range(16, 32), *range(48, 64)]]
-            ),
-            "patches are merged in another order",
-            also=SW + "0.downsample.norm",
-        ),
-        Fault(
-            "merge-backward",
-            "backward",
-            "backward gradient",
-            SW + "0.downsample.reduction",
-            bad_backward(SW + "0.downsample.reduction", times(0.25)),
-            "the merging's backward takes a mean",
-            also=SW + "0.downsample",
-        ),
-        Fault(
-            "half-softmax",
-            "precision",
-            "forward",
-            SW + "0.blocks.0.attention.v_proj",
-            after(SW + "0.blocks.0.attention.v_proj", lambda y: y.to(torch.float16).float()),
-            "values are rounded to half precision in one layer",
-        ),
-        Fault(
-            "block-detached",
-            "backward",
-            "backward gradient",
-            SW + "1.blocks.1.mlp",
-            detached(SW + "1.blocks.1.mlp"),
-            "one feed-forward gets no gradient of its input",
-            also=SW + "1.blocks.1.mlp.fc1",
-        ),
-        *common.faults("bf16-weights betas"),
-    ),
-    (
-        *common.cleans("fp32-bf16 sdpa channels-last one-two threads fused"),
-        *common.cleans("bf16 fp16 autocast outliers muon three-steps", change=kernels("sdpa")),
-    ),
+        "merge-backward": bad_backward(HERE, times(0.25)),
+        "half-softmax": after(HERE, lambda y: y.to(torch.float16).float()),
+        "block-detached": detached(HERE),
+        "*": kernels("sdpa"),
+    },
 )
 
 MODELS = (VIT, CONVNEXT, SIGLIP, SWIN)

@@ -5,24 +5,22 @@ What of MindSpore this rests on stands in ``tests/mindspore/test_facts_mindspore
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from probe.adapters import base
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
-from probe.adapters.mindspore import calls, optimizers, statistics
-from probe.adapters.mindspore import environment as mindspore_environment
-from probe.adapters.mindspore import parallel as mindspore_parallel
+from probe.adapters.mindspore import calls, optimizers
+from probe.adapters.mindspore.environment import environment
 from probe.adapters.mindspore.graph import GRAPH, Backwards, Clock, edge_of, executor
 from probe.adapters.mindspore.keeping import kept, kept_optimizer
-from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
+from probe.adapters.mindspore.parallel import parallel
+from probe.adapters.mindspore.statistics import DTYPES, MEASURING, array_of, name_of, tensor_of
 from probe.adapters.shared import memory
-from probe.adapters.shared.model_configs import config_of
 from probe.adapters.shared.user_objects import attribute
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
@@ -35,8 +33,6 @@ _COMPILERS = ("staging_specialize", "_fn", "jit_trace_wrap")
 
 _AROUND_NETWORKS = (nn.TrainOneStepCell, nn.ForwardValueAndGrad)
 """cells around a network that compute its gradients"""
-
-Removal = Callable[[], None]
 
 
 class MindSporeAdapter(Adapter):
@@ -60,9 +56,7 @@ class MindSporeAdapter(Adapter):
     def inside(self, module: nn.Cell) -> nn.Cell | None:
         if isinstance(module, _AROUND_NETWORKS):
             return module.network
-        inner = attribute(
-            module, "backbone_network"
-        )  # WithLossCell, and what is written in its place, as its page says
+        inner = attribute(module, "backbone_network")  # WithLossCell, and what takes its place, as its page says
         return inner if isinstance(inner, nn.Cell) else None
 
     def refusal(self, model: nn.Cell) -> str:
@@ -88,9 +82,6 @@ class MindSporeAdapter(Adapter):
                     layout = layout_of("mindspore", class_names(type(owner)), slot)
                     yield NamedTensor(tuple(names), tensor, of_buffers, layout.axes, layout.name)
 
-    def is_training(self, module: nn.Cell) -> bool:
-        return bool(module.training)
-
     def cautions(self, model: nn.Cell) -> Iterable[str]:
         for path, cell in _named_cells(model):
             name = path or "the model"
@@ -99,19 +90,12 @@ class MindSporeAdapter(Adapter):
             if any(not self.is_tensor(each) for each in cell._params.values() if each is not None):
                 yield f"{name} has parameters without values: they are not recorded; run init_parameters_data() first"
 
-    def model_config(self, model: nn.Cell) -> dict[str, object]:
-        return config_of(cell for _, cell in _named_cells(model))
-
-    def environment(self) -> dict[str, object]:
-        return mindspore_environment.environment()
-
-    def parallel(self, models: Sequence[tuple[str, nn.Cell]]) -> dict[str, object]:
-        return mindspore_parallel.parallel(models)
+    environment, parallel = staticmethod(environment), staticmethod(parallel)
 
     # Tensors
 
     def is_tensor(self, value: object) -> bool:
-        return isinstance(value, Tensor) and name_of(value.dtype) in statistics.DTYPES and not value.has_init
+        return isinstance(value, Tensor) and name_of(value.dtype) in DTYPES and not value.has_init
 
     def unreadable(self, value: object) -> str:
         if isinstance(value, (mindspore.COOTensor, mindspore.CSRTensor, mindspore.RowTensor)):
@@ -136,14 +120,8 @@ class MindSporeAdapter(Adapter):
         is_on_cpu = mindspore.get_context("device_target") == "CPU"  # elsewhere all of it would be copied
         return memory.sample(array_of(tensor)) if is_on_cpu else None
 
-    def measure(self, tensor: Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
-        return statistics.measure(tensor, axes, known)
-
-    def summarize(self, tensor: Tensor) -> bytes:
-        return statistics.summarize(tensor)
-
-    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, bytes, bytes | None]:
-        return statistics.measure_update(after, before, axes)
+    measure, summarize = staticmethod(MEASURING.measure), staticmethod(MEASURING.summarize)
+    measure_update = staticmethod(MEASURING.measure_update)
 
     def values(self, tensor: Tensor) -> np.ndarray:
         array = array_of(tensor)
@@ -161,16 +139,12 @@ class MindSporeAdapter(Adapter):
     def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
         return tensor_of(array_of(tensor).copy())
 
-    def keep(self, parameters: Sequence[Parameter]) -> Removal:
+    def keep(self, parameters: Sequence[Parameter]) -> base.Removal:
         return kept()
 
-    def keep_optimizer(self, optimizer: nn.Cell) -> Removal:
-        return kept_optimizer(optimizer)
+    keep_optimizer = staticmethod(kept_optimizer)
 
     # Hooks
-
-    def quiet(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
 
     def surface(self) -> None:
         executor.sync()
@@ -180,18 +154,9 @@ class MindSporeAdapter(Adapter):
         begins = bool(calls.entering) and calls.entering[-1].requires_grad and executor.enable_grad()
         return CallContext(executor.requires_grad() or begins, in_backward, "")
 
-    def on_call(
-        self,
-        module: nn.Cell,
-        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-        after: Callable[[object, bool], None],
-    ) -> Removal:
-        return calls.watch(module, before, after)
+    on_call, on_any_call = staticmethod(calls.watch), staticmethod(calls.watch_any)
 
-    def on_any_call(self, before: Callable[[nn.Cell], None]) -> Removal:
-        return calls.watch_any(before)
-
-    def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
+    def on_gradient(self, tensor: Tensor, found: base.Found) -> base.Removal | None:
         def arrived(gradient: Tensor | None) -> None:
             if gradient is not None:  # nothing was made of the tensor that the loss depends on
                 found(gradient)
@@ -207,11 +172,13 @@ class MindSporeAdapter(Adapter):
 
     def on_call_gradient(
         self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
-    ) -> dict[int, Removal | None]:
+    ) -> dict[int, base.Removal | None]:
         nodes = (tensor._grad_node for tensor in outputs if tensor._requires_grad)
         return GRAPH.watch(edges, nodes, found)
 
-    def on_parameter_gradients(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> Removal:
+    def on_parameter_gradients(
+        self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]
+    ) -> base.Removal:
         self._backwards = Backwards(parameters, ended)
         return self._backwards.remove
 
@@ -225,15 +192,7 @@ class MindSporeAdapter(Adapter):
 
     # Optimizers
 
-    def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, optimizers.CLASSES)
-
-    def on_update(
-        self,
-        optimizer: nn.Cell | None,
-        before: Callable[[list[Group], str], None],
-        after: Callable[[list[Group]], None],
-    ) -> Removal:
+    def on_update(self, optimizer: nn.Cell | None, before: base.BeforeUpdate, after: base.AfterUpdate) -> base.Removal:
         groups: list[Group] = []
 
         def begins(optimizer: nn.Cell, given: tuple[Any, ...]) -> None:
@@ -253,11 +212,10 @@ class MindSporeAdapter(Adapter):
 
         return optimizers.watch_all(begins, ended) if optimizer is None else optimizers.watch(optimizer, begins, ended)
 
+    groups_of = staticmethod(optimizers.groups_of)
+
     def optimizer_state(self, optimizer: nn.Cell, parameter: Parameter) -> dict[str, Tensor]:
         return optimizers.state_of(optimizer, parameter)
-
-    def groups_of(self, optimizer: Any) -> list[Group]:
-        return optimizers.groups_of(optimizer)
 
 
 def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
@@ -286,6 +244,6 @@ def _is_buffer(slot: str, tensor: Tensor) -> bool:
 
 
 def _is_compiled(cell: nn.Cell) -> bool:
-    """Tell whether ``mindspore.jit`` runs a cell."""
+    """Return True if ``mindspore.jit`` runs a cell."""
     code = getattr(cell.construct, "__code__", None)
     return code is not None and hasattr(cell.construct, "__wrapped__") and code.co_name in _COMPILERS

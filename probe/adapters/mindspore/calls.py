@@ -14,9 +14,7 @@ from typing import Any
 
 from mindspore import nn
 
-Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
-After = Callable[[object, bool], None]
-Removal = Callable[[], None]
+from probe.adapters.base import After, Before, Removal
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,7 +73,7 @@ def watch_any(before: Callable[[nn.Cell], None]) -> Removal:
 
 
 def is_replaced() -> bool:
-    """Tell whether calls pass through here."""
+    """Return True if calls pass through here."""
     return nn.Cell.__call__ is _call
 
 

@@ -9,6 +9,7 @@ from mindspore import Parameter, nn
 from mindspore.common.seed import _KERNEL_SEED
 
 from probe.adapters.mindspore.statistics import array_of, tensor_of
+from probe.adapters.shared.keeping import refilled
 
 
 def kept() -> Callable[[], None]:
@@ -21,8 +22,7 @@ def kept() -> Callable[[], None]:
 
     def undo() -> None:
         mindspore.set_rng_state(tensor_of(state))
-        _KERNEL_SEED.clear()
-        _KERNEL_SEED.update(counted)
+        refilled(_KERNEL_SEED, counted)
 
     return undo
 
@@ -36,8 +36,7 @@ def kept_optimizer(optimizer: nn.Cell) -> Callable[[], None]:
         for parameter, values in states:
             parameter.copy_(tensor_of(values))  # compiled steps go on in the old memory after assign_value
         for group, before in groups:
-            group.clear()
-            group.update(before)
+            refilled(group, before)
 
     return undo
 

@@ -9,12 +9,11 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.experimental.optim import Optimizer as GroupedOptimizer
 
-from probe.adapters.base import Group
+from probe.adapters.base import Group, Removal
 from probe.adapters.mindspore import calls
 from probe.adapters.mindspore.statistics import array_of, tensor_of
 from probe.errors import RecordingError
 
-Removal = Callable[[], None]
 Before = Callable[[nn.Cell, tuple[Any, ...]], None]
 After = Callable[[nn.Cell], None]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from mindspore import Tensor, nn, ops, value_and_grad
 from mindspore.nn.cell import _pynative_executor as executor
 
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
-from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
+from probe.adapters.replaying import Again, Replaying
 from probe.numbers.statistics import dtype_of
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16", "complex64", "complex128")
@@ -43,14 +41,7 @@ class MindSporeReplaying(Replaying):
     """
 
     runs_again = True
-
-    def intercepted(self, called: Called) -> AbstractContextManager[object]:
-        plain = nn.Cell.__call__
-
-        def call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-            return called(cell, functools.partial(plain, cell), args, kwargs)
-
-        return call_replaced(nn.Cell, call)
+    forward = "construct"
 
     def tensor(self, values: np.ndarray, like: Tensor | None, model: nn.Cell | None) -> Tensor:
         return tensor_of(np.array(values if like is None else values.astype(dtype_of(name_of(like.dtype))), order="C"))
@@ -96,17 +87,8 @@ class MindSporeReplaying(Replaying):
     def set_training(self, module: nn.Cell, training: bool) -> None:
         module.add_flags(training=training)
 
-    def added(self, a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    def write(self, tensor: Tensor, values: Tensor) -> None:
-        raise NotImplementedError("its place in the graph cannot be kept")
-
     def without_graph(self, tensor: Tensor) -> Tensor:
         return tensor_of(array_of(tensor).copy())
-
-    def around_forward(self, module: nn.Cell, called: Callable[[Run], Any]) -> Callable[[], None]:
-        return own_function_replaced(module, "construct", called)
 
     def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
         return _Through(gradient)(tensor, tensor if values is None else values)

@@ -6,7 +6,6 @@ Values are read where they lie: on the CPU `Tensor.asnumpy` copies nothing. No o
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -14,11 +13,8 @@ import numpy as np
 from mindspore import Tensor, dtype
 
 from probe.adapters.shared import memory
-from probe.numbers import kernel, statistics
-from probe.numbers.packed import pack
-from probe.records import HashKind
+from probe.numbers import kernel
 
-_FLOATS = {"float32", "float64", "bfloat16", "float16"}
 _FLOATS_8 = {"float8_e4m3fn", "float8_e5m2"}
 """what ``asnumpy`` cannot hand out"""
 
@@ -51,43 +47,4 @@ def tensor_of(array: np.ndarray) -> Tensor:
     return Tensor.from_numpy(plain)
 
 
-def measure(tensor: Tensor, order: Sequence[int], known: bytes | None = None) -> bytes:
-    """Return all statistics of a tensor, packed."""
-    array = array_of(tensor)
-    plain = _plain(array)
-    if plain is None:
-        return pack(statistics.measure(array, order))
-    kind, address, shape, nbytes = plain
-    return memory.measure(address, kind, shape, nbytes, order, known)
-
-
-def summarize(tensor: Tensor) -> bytes:
-    """Do the same as `measure`, without the hash."""
-    array = array_of(tensor)
-    plain = _plain(array)
-    if plain is None:
-        return pack(statistics.measure(array, (), HashKind.NONE))
-    kind, address, shape, nbytes = plain
-    return kernel.measure(address, nbytes, kind, shape, (), HashKind.NONE)
-
-
-def measure_update(after: Tensor, before: Tensor, order: Sequence[int]) -> tuple[str, bytes, bytes | None]:
-    """Return what `probe.adapters.base.Adapter.measure_update` does."""
-    array, other = array_of(after), array_of(before)
-    name = "complex128" if array.dtype.kind == "c" else "float64"
-    one, two = _plain(array), _plain(other)
-    alike = array.dtype == other.dtype and array.shape == other.shape and array.dtype.name in _FLOATS
-    if one is None or two is None or not alike:
-        return name, pack(statistics.measure_update(array, other, order)), None
-    kind, address, shape, nbytes = one
-    return name, *kernel.measure_update(address, two[1], nbytes, kind, shape, tuple(order))
-
-
-def _plain(array: np.ndarray) -> tuple[int, int, tuple[int, ...], int] | None:
-    """Return (kind, address, shape, bytes) as the compiled loop takes them, or None where it cannot read an array."""
-    if array.dtype.kind == "c":
-        array = array.reshape(-1).view(array.real.dtype).reshape(*array.shape, 2) if array.flags.c_contiguous else array
-    kind = kernel.KINDS.get(array.dtype.name)
-    if kind is None or not kernel.AVAILABLE or not array.flags.c_contiguous:
-        return None
-    return kind, array.__array_interface__["data"][0], array.shape, array.nbytes
+MEASURING = memory.Measuring(lambda tensor: memory.place_of(array_of(tensor)), array_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import weakref
@@ -15,17 +16,18 @@ from paddle.base.dygraph.base import in_sot_simulation_mode, in_to_static_mode
 from paddle.nn import Layer
 from paddle.nn.layer.layers import HookRemoveHelper
 
-from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
-from probe.adapters.paddle import environment as paddle_environment
-from probe.adapters.paddle import parallel as paddle_parallel
-from probe.adapters.paddle import statistics as paddle_statistics
+from probe.adapters import base
+from probe.adapters.base import Adapter, CallContext, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.paddle.backward import Backwards, is_running, set_hook
+from probe.adapters.paddle.environment import environment
+from probe.adapters.paddle.functions import patches
 from probe.adapters.paddle.keeping import kept, kept_optimizer
 from probe.adapters.paddle.optimizer import Optimizer, Updates, groups_of, inner, state_of
-from probe.adapters.paddle.statistics import array_of, name_of
+from probe.adapters.paddle.parallel import parallel
+from probe.adapters.paddle.statistics import MEASURING, array_of, copy_of, is_on_cpu, name_of
 from probe.adapters.shared import memory
-from probe.adapters.shared.hooking import CallHook, Removal, all_or_none, concealed, nothing, with_own_numbers
-from probe.adapters.shared.model_configs import config_of
+from probe.adapters.shared.functions import Patches
+from probe.adapters.shared.hooking import CallHook, all_or_none, concealed, nothing, with_own_numbers
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
 
@@ -47,6 +49,7 @@ class PaddleAdapter(Adapter):
     def __init__(self) -> None:
         self._backwards: Backwards | None = None
         self._updates: Updates | None = None
+        self._patches: Patches | None = None
         self._compiled: weakref.WeakSet[Layer] = weakref.WeakSet()
 
     # Models
@@ -65,7 +68,7 @@ class PaddleAdapter(Adapter):
 
     def parameters(self, model: Layer) -> Iterable[NamedTensor]:
         found: dict[int, tuple[list[str], Any, Layer, bool]] = {}
-        for path, layer in _every(model):
+        for path, layer in model.named_sublayers(include_self=True, remove_duplicate=False):
             for slot, tensor, is_buffer in _own_tensors(layer):
                 name = f"{path}.{slot}" if path else slot
                 found.setdefault(id(tensor), ([], tensor, layer, is_buffer))[0].append(name)
@@ -87,32 +90,18 @@ class PaddleAdapter(Adapter):
                 left += layer._sub_layers.values()
         return layers, [each for each in tensors if each is not None]
 
-    def is_training(self, module: Layer) -> bool:
-        return module.training
-
     def cautions(self, model: Layer) -> Iterable[str]:
         for path, layer in model.named_sublayers(include_self=True):
             if _is_compiled(layer):
                 yield f"{path or 'the model'} is compiled (to_static): what runs inside it is not recorded"
 
-    def model_config(self, model: Layer) -> dict[str, object]:
-        return config_of(model.sublayers(include_self=True))
-
-    def environment(self) -> dict[str, object]:
-        return paddle_environment.environment()
-
-    def parallel(self, models: Sequence[tuple[str, Layer]]) -> dict[str, object]:
-        return paddle_parallel.parallel(models)
+    environment, parallel = staticmethod(environment), staticmethod(parallel)
 
     # Tensors
 
     def is_tensor(self, value: object) -> bool:
-        return (
-            isinstance(value, paddle.Tensor)
-            and value.is_dense()
-            and not value.is_dist()
-            and (value._is_initialized() or 0 in value.shape)
-        )
+        is_dense = isinstance(value, paddle.Tensor) and value.is_dense() and not value.is_dist()
+        return is_dense and (value._is_initialized() or 0 in value.shape)
 
     def unreadable(self, value: object) -> str:
         if not isinstance(value, paddle.Tensor):
@@ -127,28 +116,14 @@ class PaddleAdapter(Adapter):
     def requires_grad(self, tensor: paddle.Tensor) -> bool:
         return not tensor.stop_gradient
 
-    def is_leaf(self, tensor: paddle.Tensor) -> bool:
-        return tensor.is_leaf
-
     def version_of(self, tensor: paddle.Tensor) -> int | None:
         return None  # set_value, copy_ and what optimizers do count as no writes
 
     def sample_of(self, tensor: paddle.Tensor) -> bytes | None:
-        return memory.sample(array_of(tensor)) if paddle_statistics.is_on_cpu(tensor) else None
+        return memory.sample(array_of(tensor)) if is_on_cpu(tensor) else None
 
-    def measure(self, tensor: paddle.Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
-        return paddle_statistics.measure(tensor, axes, known)
-
-    def summarize(self, tensor: paddle.Tensor) -> bytes:
-        return paddle_statistics.summarize(tensor)
-
-    def measure_update(
-        self, after: paddle.Tensor, before: paddle.Tensor, axes: Sequence[int]
-    ) -> tuple[str, bytes, bytes | None]:
-        return paddle_statistics.measure_update(after, before, axes)
-
-    def values(self, tensor: paddle.Tensor) -> np.ndarray:
-        return paddle_statistics.copy_of(tensor)
+    measure, summarize = staticmethod(MEASURING.measure), staticmethod(MEASURING.summarize)
+    measure_update, values = staticmethod(MEASURING.measure_update), staticmethod(copy_of)
 
     def assign(self, tensor: paddle.Tensor, values: np.ndarray) -> None:
         cast = values.astype(dtype_of(name_of(tensor.dtype)))
@@ -157,11 +132,7 @@ class PaddleAdapter(Adapter):
     def snapshot(self, tensor: paddle.Tensor, spare: paddle.Tensor | None = None) -> paddle.Tensor:
         return tensor.detach()._copy_to(tensor.place, True)
 
-    def keep(self, parameters: Sequence[paddle.Tensor]) -> Removal:
-        return kept(parameters)
-
-    def keep_optimizer(self, optimizer: object) -> Removal:
-        return kept_optimizer(optimizer)
+    keep, keep_optimizer = staticmethod(kept), staticmethod(kept_optimizer)
 
     # Hooks
 
@@ -178,12 +149,7 @@ class PaddleAdapter(Adapter):
         autocast = "" if tracer._amp_level == paddle.base.core.AmpLevel.O0 else str(tracer._amp_dtype)
         return CallContext(bool(tracer._has_grad), backward, autocast)
 
-    def on_call(
-        self,
-        module: Layer,
-        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-        after: Callable[[object, bool], None],
-    ) -> Removal:
+    def on_call(self, module: Layer, before: base.Before, after: base.After) -> base.Removal:
         if module in self._compiled:  # `cautions` has said it
             return nothing
         mine = weakref.ref(module)
@@ -198,10 +164,19 @@ class PaddleAdapter(Adapter):
         )
         return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
 
-    def on_any_call(self, before: Callable[[Layer], None]) -> Removal:
+    def on_operations(
+        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.After
+    ) -> base.OperationWatch:
+        self._patches = patches(before, after)
+        return self._patches
+
+    def unseen(self) -> AbstractContextManager[object]:
+        return self._patches.unseen() if self._patches is not None else contextlib.nullcontext()
+
+    def on_any_call(self, before: Callable[[Layer], None]) -> base.Removal:
         return before_any_call(before)
 
-    def on_gradient(self, tensor: paddle.Tensor, found: Callable[[paddle.Tensor], None]) -> Removal | None:
+    def on_gradient(self, tensor: paddle.Tensor, found: base.Found) -> base.Removal | None:
         if tensor.stop_gradient:
             return None
         backwards = self._backwards
@@ -215,7 +190,7 @@ class PaddleAdapter(Adapter):
 
     def on_parameter_gradients(
         self, parameters: Sequence[paddle.Tensor], ended: Callable[[list[int]], None]
-    ) -> Removal:
+    ) -> base.Removal:
         self._backwards = Backwards(parameters, ended)
         return self._backwards.remove
 
@@ -233,25 +208,14 @@ class PaddleAdapter(Adapter):
     def is_optimizer(self, value: object) -> bool:
         return isinstance(inner(value), Optimizer)
 
-    def on_update(
-        self,
-        optimizer: object | None,
-        before: Callable[[list[Group], str], None],
-        after: Callable[[list[Group]], None],
-    ) -> Removal:
+    def on_update(self, optimizer: object | None, before: base.BeforeUpdate, after: base.AfterUpdate) -> base.Removal:
         self._updates = Updates(optimizer, before, after)
         return self._updates.remove
 
     def optimizer_state(self, optimizer: Optimizer, parameter: paddle.Tensor) -> dict[str, paddle.Tensor]:
         return {key: value for key, value in state_of(optimizer, parameter).items() if self.is_tensor(value)}
 
-    def groups_of(self, optimizer: Any) -> list[Group]:
-        return groups_of(optimizer)
-
-
-def _every(model: Layer) -> Iterator[tuple[str, Layer]]:
-    """Yield every layer under each of its names."""
-    return model.named_sublayers(include_self=True, remove_duplicate=False)
+    groups_of = staticmethod(groups_of)
 
 
 def _own_tensors(layer: Layer) -> Iterator[tuple[str, Any, bool]]:
@@ -272,12 +236,12 @@ def _buffers(layer: Layer) -> dict[str, Any]:
 
 
 def _is_compiled(layer: Layer) -> bool:
-    """Tell whether a layer's forward was given to ``to_static``, or the layer was loaded as a program."""
+    """Return True if a layer's forward was given to ``to_static``, or the layer was loaded as a program."""
     forward = vars(layer).get("forward", None)
     return forward is not None and any(kind.__name__ == "StaticFunction" for kind in type(forward).__mro__)
 
 
-def before_any_call(before: Callable[[Layer], None]) -> Removal:
+def before_any_call(before: Callable[[Layer], None]) -> base.Removal:
     """Call back before every call of any layer; return what undoes it. There are no hooks for that: the call of all layers is replaced."""
     plain, live = Layer.__call__, [before]
 

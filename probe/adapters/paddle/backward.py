@@ -18,7 +18,7 @@ _ENTRIES = {
 
 
 def is_running() -> bool:
-    """Tell whether a backward pass is running; PaddlePaddle forgets it when one inside it has ended."""
+    """Return True if a backward pass is running; PaddlePaddle forgets it when one inside it has ended."""
     return _engine._is_run_in_backward() or _depth(sys._getframe()) > 0
 
 
@@ -85,8 +85,7 @@ class Backwards:
 
     def _arrived(self, index: int) -> None:
         self._touched.add(index)
-        if not self._awaited:
-            self._await()
+        self.passing()
 
     def _await(self) -> None:
         self._awaited = True
@@ -94,12 +93,8 @@ class Backwards:
 
     def _at_end(self) -> None:
         self._awaited = False
-        if _depth(sys._getframe()) < 2:
-            self._report()
-
-    def _report(self) -> None:
-        touched, self._touched = self._touched, set()
-        if touched:
+        if _depth(sys._getframe()) < 2 and self._touched:
+            touched, self._touched = self._touched, set()
             self._ended(sorted(touched))
 
 

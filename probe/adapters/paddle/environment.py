@@ -18,21 +18,17 @@ NUMERIC_FLAGS = (
     "FLAGS_check_nan_inf",
 )  # fmt: skip
 PREFIX = "FLAGS_"
-_READ_BY_PYTHON = frozenset(
-    ("1f1b_backward_forward_overlap", "FIXED_PORT", "FORCE_USE_PROGRAM_CACHE", "LAUNCH_BARRIER", "START_PORT",
-     "apply_pass_to_program",
-     "dist_prim_all", "enable_auto_recompute", "enable_fused_ffn_qkv_pass", "enable_moe_utils", "enable_pir_api",
-     "enable_prim_after_distribute",
-     "enable_tensor_fusion", "infer_spmd_enable", "last_vpp_chunk_forward", "log_memory_stats", "model_return_data",
-     "nccl_nrings", "new_einsum",
-     "optim_transformation", "p2p_device_synchronize", "pipeline_nccl_comm_init_option", "pp_check_naninf",
-     "print_auto_recompute_debug",
-     "print_extra_attrs", "print_launcher_env", "profile_optimizer_details_steps", "profile_pipeline_details_steps",
-     "program_topo_reorder",
-     "shard_bypass_dygraph_optimizer", "sharding_sort_parameters", "sharding_v2_check_zero_padding",
-     "stop_check_timeout", "sync_before_allreduce",
-     "sync_nccl_allreduce", "trace_api", "use_shm_cache")
-)  # fmt: skip
+_READ_BY_PYTHON = frozenset((
+    "1f1b_backward_forward_overlap", "FIXED_PORT", "FORCE_USE_PROGRAM_CACHE", "LAUNCH_BARRIER", "START_PORT",
+    "apply_pass_to_program", "dist_prim_all", "enable_auto_recompute", "enable_fused_ffn_qkv_pass",
+    "enable_moe_utils", "enable_pir_api", "enable_prim_after_distribute", "enable_tensor_fusion", "infer_spmd_enable",
+    "last_vpp_chunk_forward", "log_memory_stats", "model_return_data", "nccl_nrings", "new_einsum",
+    "optim_transformation", "p2p_device_synchronize", "pipeline_nccl_comm_init_option", "pp_check_naninf",
+    "print_auto_recompute_debug", "print_extra_attrs", "print_launcher_env", "profile_optimizer_details_steps",
+    "profile_pipeline_details_steps", "program_topo_reorder", "shard_bypass_dygraph_optimizer",
+    "sharding_sort_parameters", "sharding_v2_check_zero_padding", "stop_check_timeout", "sync_before_allreduce",
+    "sync_nccl_allreduce", "trace_api", "use_shm_cache",
+))  # fmt: skip
 """behind the prefix: variables that are no flags, which PaddlePaddle 3.3's own Python code asks the environment for"""
 _FAMILIES = ("communicator_", "prim_", "rpc_", "selected_")
 """how more of these begin"""
@@ -66,7 +62,7 @@ def unread() -> Iterator[str]:
 
 
 def is_read(name: str) -> bool:
-    """Tell whether this build has a flag of a name, or its Python code asks for it."""
+    """Return True if this build has a flag of a name, or its Python code asks for it."""
     own = name.removeprefix(PREFIX)
     if not name.startswith(PREFIX):
         return False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import paddle
 
 from probe.adapters.paddle.optimizer import inner
+from probe.adapters.shared.keeping import kept as value_kept
 
 _STATES = ("_accumulators", "_master_weights", "_auxiliary_vars", "_already_create_accumulator",
            "_accumulators_holder", "state")  # fmt: skip
@@ -40,42 +40,17 @@ def kept(parameters: Sequence[paddle.Tensor]) -> Callable[[], None]:
 def kept_optimizer(optimizer: Any) -> Callable[[], None]:
     """Return what puts an optimizer's states back: the same tensors, with the values that they have now."""
     own = inner(optimizer)
-    states = {name: _kept(getattr(own, name)) for name in _STATES if hasattr(own, name)}
+    states = [_kept(getattr(own, name)) for name in _STATES if hasattr(own, name)]
 
     def undo() -> None:
-        for restored in states.values():
+        for restored in states:
             restored()
 
     return undo
 
 
 def _kept(value: Any) -> Callable[[], Any]:
-    """Return what gives a value back as it is now; tensors, dicts, lists and sets stay the same objects."""
-    if isinstance(value, paddle.Tensor):
-        return _tensor_kept(value)
-    if isinstance(value, dict):
-        entries = {key: _kept(each) for key, each in value.items()}
-
-        def refilled() -> Any:
-            found = {key: restored() for key, restored in entries.items()}
-            value.clear()
-            value.update(found)
-            return value
-
-        return refilled
-    if isinstance(value, (list, set)):
-        fill = value.extend if isinstance(value, list) else value.update
-        members = [_kept(each) for each in value]
-
-        def filled() -> Any:
-            found = [restored() for restored in members]
-            value.clear()
-            fill(found)
-            return value
-
-        return filled
-    copied = value if callable(value) else copy.deepcopy(value)
-    return lambda: copied
+    return value_kept(value, paddle.Tensor, _tensor_kept)
 
 
 def _gradient_kept(gradient: paddle.Tensor | None) -> Callable[[], paddle.Tensor | None]:

@@ -15,10 +15,7 @@ from typing import Any
 import paddle
 from paddle.optimizer import Optimizer
 
-from probe.adapters.base import Group, plain_option
-
-Before = Callable[[list[Group], str], None]
-After = Callable[[list[Group]], None]
+from probe.adapters.base import AfterUpdate, BeforeUpdate, Group, plain_option
 
 _METHODS = ("step", "_apply_optimize", "append_regularization_ops")
 _HYPER = {"momentum": "_momentum", "nesterov": "_use_nesterov", "eps": "_epsilon", "rho": "_rho", "centered": "_centered",
@@ -38,7 +35,7 @@ def inner(optimizer: Any) -> Any:
 class Updates:
     """The steps of optimizers that are being made, told to a recorder."""
 
-    def __init__(self, optimizer: Any, before: Before, after: After) -> None:
+    def __init__(self, optimizer: Any, before: BeforeUpdate, after: AfterUpdate) -> None:
         self._only = None if optimizer is None else weakref.ref(inner(optimizer))
         self._before, self._after = before, after
         self._used: dict[int, Any] = {}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import paddle
 from paddle.nn import Layer
 
 from probe.adapters.paddle.seeding import to_tensor
-from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
+from probe.adapters.replaying import Again, Replaying
 
 
 class _Through(paddle.autograd.PyLayer):
@@ -34,14 +32,6 @@ class _Through(paddle.autograd.PyLayer):
 
 class PaddleReplaying(Replaying):
     """The verbs of `probe.adapters.replaying.Replaying` for ``paddle.nn.Layer``."""
-
-    def intercepted(self, called: Called) -> AbstractContextManager[object]:
-        plain = Layer.__call__
-
-        def call(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-            return called(layer, functools.partial(plain, layer), args, kwargs)
-
-        return call_replaced(Layer, call)
 
     def tensor(self, values: np.ndarray, like: paddle.Tensor | None, model: Layer | None) -> paddle.Tensor:
         found = to_tensor(values, model)
@@ -90,20 +80,8 @@ class PaddleReplaying(Replaying):
                 stack.enter_context(paddle.amp.auto_cast(bool(autocast), dtype=autocast or "bfloat16"))
             yield
 
-    def set_training(self, module: Layer, training: bool) -> None:
-        module.training = training
-
-    def added(self, a: paddle.Tensor, b: paddle.Tensor) -> paddle.Tensor:
-        return a + b
-
-    def write(self, tensor: paddle.Tensor, values: paddle.Tensor) -> None:
-        raise NotImplementedError("its place in the graph cannot be kept")
-
     def without_graph(self, tensor: paddle.Tensor) -> paddle.Tensor:
         return tensor.detach()
-
-    def around_forward(self, module: Layer, called: Callable[[Run], Any]) -> Callable[[], None]:
-        return own_function_replaced(module, "forward", called)
 
     def through(
         self, tensor: paddle.Tensor, values: paddle.Tensor | None, gradient: paddle.Tensor | None

@@ -6,11 +6,11 @@ import abc
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
+from probe.adapters.base import Removal, Tensor
+
 NODES_LIMIT = 256
 
-Tensor = Any
 Node = Any
-Removal = Callable[[], None]
 Edge = tuple[Hashable, int]
 """(a node's key, the number of its output)"""
 Place = tuple[Node, int]
@@ -38,7 +38,7 @@ class Graph(abc.ABC):
         """Return the sum of gradients, as a new tensor."""
 
     def runs(self) -> bool:
-        """Tell whether the backward pass computes anything; it may be traced only, and what hooks do with it."""
+        """Return True if the backward pass computes anything; it may be traced only, and what hooks do with it."""
         return True
 
     def watch(

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from probe.adapters.base import Removal
+
 T = TypeVar("T")
-Removal = Callable[[], None]
 
 
 def all_or_none(*registrations: Callable[[], Removal]) -> Removal:

@@ -10,10 +10,10 @@ class Identity(Protocol):
     """Which object something was."""
 
     def is_of(self, value: object) -> bool:
-        """Tell whether a value is that very object."""
+        """Return True if a value is that very object."""
 
     def lives(self) -> bool:
-        """Tell whether the object still exists."""
+        """Return True if the object still exists."""
 
 
 class WeakIdentity:

@@ -1,4 +1,4 @@
-"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts_*.py``."""
+"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/recording/test_facts_*.py``."""
 
 from __future__ import annotations
 
@@ -16,25 +16,33 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from probe.adapters import base
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
-from probe.adapters.shared.hooking import Removal, all_or_none
+from probe.adapters.shared.hooking import all_or_none
 from probe.adapters.shared.losses import losses_behind
-from probe.adapters.shared.model_configs import config_of
 from probe.adapters.shared.user_objects import attribute
 from probe.adapters.torch import environment as torch_environment
 from probe.adapters.torch import operations as torch_operations
 from probe.adapters.torch import parallel as torch_parallel
 from probe.adapters.torch import statistics as torch_statistics
-from probe.adapters.torch.compiled import around_compiled
 from probe.adapters.torch.cuda.measuring import CAPTURED, LAUNCHER, UNUSABLE, is_capturing
 from probe.adapters.torch.cuda.values import begin_values
 from probe.adapters.torch.cuda.values import release as release_values
+from probe.adapters.torch.functions import Functions
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
-from probe.adapters.torch.hooks import GradientHook, around_call, before_any_call, numbered_apart, tracing
+from probe.adapters.torch.hooks import (
+    GradientHook,
+    around_call,
+    around_compiled,
+    before_any_call,
+    numbered_apart,
+    tracing,
+)
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
 from probe.adapters.torch.parallel import learning_shapes
+from probe.adapters.torch.seeding import to_tensor
 from probe.adapters.torch.sharded import PLAIN, held, is_like, readable
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
@@ -96,9 +104,6 @@ class TorchAdapter(Adapter):
                     left += module._modules.values()
         return modules, [each for each in tensors if each is not None]
 
-    def is_training(self, module: torch.nn.Module) -> bool:
-        return module.training
-
     def cautions(self, model: torch.nn.Module) -> Iterable[str]:
         for path, module in model.named_modules():
             name = path or "the model"
@@ -111,9 +116,6 @@ class TorchAdapter(Adapter):
                 yield "subnormal numbers count as zeros in statistics: torch.set_flush_denormal() is on"
             if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
                 yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
-
-    def model_config(self, model: torch.nn.Module) -> dict[str, object]:
-        return config_of(model.modules())
 
     def environment(self) -> dict[str, object]:
         return torch_environment.environment()
@@ -152,9 +154,6 @@ class TorchAdapter(Adapter):
 
     def requires_grad(self, tensor: torch.Tensor) -> bool:
         return tensor.requires_grad
-
-    def is_leaf(self, tensor: torch.Tensor) -> bool:
-        return tensor.is_leaf
 
     def is_view(self, tensor: torch.Tensor) -> bool:
         return tensor._is_view()
@@ -210,7 +209,7 @@ class TorchAdapter(Adapter):
 
     def summarize(self, tensor: torch.Tensor) -> bytes:
         tensor = held(tensor)
-        stats = torch_statistics.summarize_in_place(tensor)
+        stats = torch_statistics.measure_in_place(tensor, (), None, HashKind.NONE)
         if stats is None:
             with Quiet():
                 stats = torch_statistics.measure(readable(tensor), (), HashKind.NONE)
@@ -243,10 +242,8 @@ class TorchAdapter(Adapter):
             return begin_values(readable(tensor).detach().resolve_conj().resolve_neg())
 
     def assign(self, tensor: torch.Tensor, values: np.ndarray) -> None:
-        bits = hasattr(ml_dtypes, values.dtype.name)
-        plain = torch.from_numpy(np.array(values.view(f"i{values.itemsize}") if bits else values))
         with torch.no_grad():
-            held(tensor).copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
+            held(tensor).copy_(to_tensor(values))
 
     def snapshot(self, tensor: torch.Tensor, spare: torch.Tensor | None = None) -> torch.Tensor:
         plain = readable(tensor).detach()
@@ -254,10 +251,10 @@ class TorchAdapter(Adapter):
             return plain.clone()
         return spare.copy_(plain)
 
-    def keep(self, parameters: Sequence[torch.Tensor]) -> Removal:
+    def keep(self, parameters: Sequence[torch.Tensor]) -> base.Removal:
         return kept(parameters)
 
-    def keep_optimizer(self, optimizer: Optimizer) -> Removal:
+    def keep_optimizer(self, optimizer: Optimizer) -> base.Removal:
         return kept_optimizer(optimizer)
 
     # Hooks
@@ -280,22 +277,22 @@ class TorchAdapter(Adapter):
         aside = tracing() or learning_shapes() or (CAPTURED if is_capturing() else "")
         return CallContext(grad, task >= 0, autocast, aside)
 
-    def on_call(
-        self,
-        module: torch.nn.Module,
-        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-        after: Callable[[object, bool], None],
-    ) -> Removal:
+    def on_call(self, module: torch.nn.Module, before: base.Before, after: base.After) -> base.Removal:
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("a ScriptModule takes no hooks with keyword arguments")
         if module._compiled_call_impl is not None:
             return around_compiled(module, before, after)
         return around_call(module, before, after)
 
-    def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> Removal:
+    def on_operations(
+        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.After
+    ) -> Functions:
+        return Functions(before, after)
+
+    def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> base.Removal:
         return before_any_call(before)
 
-    def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
+    def on_gradient(self, tensor: torch.Tensor, found: base.Found) -> base.Removal | None:
         if not tensor.requires_grad:
             return None
         return numbered_apart(lambda: tensor.register_hook(GradientHook(found))).remove
@@ -310,10 +307,12 @@ class TorchAdapter(Adapter):
         edges: Sequence[object],
         outputs: Sequence[torch.Tensor],
         found: Callable[[int, torch.Tensor], None],
-    ) -> dict[int, Removal | None]:
+    ) -> dict[int, base.Removal | None]:
         return numbered_apart(lambda: GRAPH.watch(edges, (tensor.grad_fn for tensor in outputs), found))
 
-    def on_parameter_gradients(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> Removal:
+    def on_parameter_gradients(
+        self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]
+    ) -> base.Removal:
         self._backwards = Backwards(parameters, ended)
         return self._backwards.remove
 
@@ -330,15 +329,9 @@ class TorchAdapter(Adapter):
 
     # Optimizers
 
-    def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, Optimizer)
-
     def on_update(
-        self,
-        optimizer: Optimizer | None,
-        before: Callable[[list[Group], str], None],
-        after: Callable[[list[Group]], None],
-    ) -> Removal:
+        self, optimizer: Optimizer | None, before: base.BeforeUpdate, after: base.AfterUpdate
+    ) -> base.Removal:
         def pre_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not torch.compiler.is_compiling() and not is_capturing():
                 with unseen():

@@ -54,7 +54,7 @@ def environment() -> dict[str, object]:
 
 
 def flushes_subnormals() -> bool:
-    """Tell whether numbers too small for a full mantissa count as 0 (torch.set_flush_denormal)."""
+    """Return True if numbers too small for a full mantissa count as 0 (torch.set_flush_denormal)."""
     return not np.nextafter(np.float32(0), np.float32(1)) * np.float32(1)
 
 

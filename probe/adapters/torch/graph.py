@@ -120,7 +120,7 @@ class Backwards:
 
     @property
     def unsettled(self) -> bool:
-        """Tell whether there is something to do when a module runs outside of any pass."""
+        """Return True if there is something to do when a module runs outside of any pass."""
         return self._stale or bool(self._open)
 
     def look_again(self) -> None:

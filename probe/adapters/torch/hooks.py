@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from probe.adapters.shared.hooking import CallHook, Removal, T, all_or_none, concealed, with_own_numbers
+from probe.adapters.base import After, Before, Found, Removal
+from probe.adapters.shared.hooking import CallHook, T, all_or_none, concealed, with_own_numbers
 from probe.adapters.shared.user_objects import attribute
 
 _TABLES = (
@@ -43,11 +44,7 @@ def numbered_apart(register: Callable[[], T]) -> T:
     return with_own_numbers(RemovableHandle, "next_id", register)
 
 
-def around_call(
-    module: torch.nn.Module,
-    before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-    after: Callable[[object, bool], None],
-) -> Removal:
+def around_call(module: torch.nn.Module, before: Before, after: After) -> Removal:
     """Call back around every call of a module; return what takes the hooks off."""
     mine = weakref.ref(module)
     pre, post = _PreHook(mine, before), _PostHook(mine, after)
@@ -58,6 +55,36 @@ def around_call(
         lambda: concealed(post, tables, module.register_forward_hook(post, with_kwargs=True, always_call=True).remove),
     )
     return numbered_apart(register)
+
+
+def around_compiled(module: torch.nn.Module, before: Before, after: After) -> Removal:
+    """Call back around the call of a module that `torch.nn.Module.compile` compiled in place; return what puts that back.
+
+    Hooks would be compiled with it, so it is watched from outside.
+    Copies and pickles of a module have no compiled call.
+    """
+    compiled, mine = module._compiled_call_impl, weakref.ref(module)
+    assert compiled is not None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # inside another compiled module
+            return compiled(*args, **kwargs)
+        before(args, kwargs)
+        try:
+            output = compiled(*args, **kwargs)
+        except BaseException:
+            after(None, True)
+            raise
+        after(output, False)
+        return output
+
+    def remove() -> None:
+        module = mine()
+        if module is not None and module._compiled_call_impl is call:
+            module._compiled_call_impl = compiled
+
+    module._compiled_call_impl = call
+    return remove
 
 
 def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
@@ -109,7 +136,7 @@ class GradientHook:
     __torch_unserializable__ = True
     """or torch warns where it copies a leaf"""
 
-    def __init__(self, found: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, found: Found) -> None:
         self._found = found
 
     def __call__(self, gradient: torch.Tensor) -> None:
@@ -119,6 +146,6 @@ class GradientHook:
 
 
 def _raised() -> bool:
-    """Tell whether a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
+    """Return True if a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
     error = sys.exc_info()[0]
     return error is not None and error.__name__ != "_StopRecomputationError"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from probe.adapters.shared.keeping import kept as value_kept
 
 
 def kept(parameters: Sequence[torch.Tensor]) -> Callable[[], None]:
@@ -28,15 +29,13 @@ def kept(parameters: Sequence[torch.Tensor]) -> Callable[[], None]:
 
 def kept_optimizer(optimizer: Optimizer) -> Callable[[], None]:
     """Return what puts an optimizer's state and groups back: the same tensors, with the values that they have now."""
-    state = {key: {name: _kept(value) for name, value in each.items()} for key, each in optimizer.state.items()}
+    state = _kept(optimizer.state)
     groups = [
         {name: _kept(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
 
     def undo() -> None:
-        optimizer.state.clear()
-        for key, each in state.items():
-            optimizer.state[key] = {name: restored() for name, restored in each.items()}
+        state()
         for group, each in zip(optimizer.param_groups, groups, strict=True):
             for name in group.keys() - each.keys() - {"params"}:
                 del group[name]
@@ -46,10 +45,10 @@ def kept_optimizer(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _kept(value: Any) -> Callable[[], Any]:
-    """Return what gives a value back as it is now; a tensor stays the same object."""
-    if not isinstance(value, torch.Tensor):
-        copied = copy.deepcopy(value)
-        return lambda: copied
+    return value_kept(value, torch.Tensor, _tensor_kept)
+
+
+def _tensor_kept(value: torch.Tensor) -> Callable[[], torch.Tensor]:
     now = value.detach().clone()
 
     def restored() -> torch.Tensor:

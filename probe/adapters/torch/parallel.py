@@ -6,6 +6,7 @@ Everything is asked of this process alone: no collective is issued, no rank wait
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -72,17 +73,13 @@ def _groups(models: Sequence[torch.nn.Module]) -> dict[str, list[int]]:
         return groups_of({name: getattr(megatron, maker) for name, maker in _OF_MEGATRON.items()}, ranks_of)
     found: dict[str, list[int]] = {}
     for mesh in _meshes(models):
-        makers = {name: _group_maker(mesh, at) for at, name in enumerate(_names(mesh))}
+        makers = {name: functools.partial(mesh.get_group, at) for at, name in enumerate(_names(mesh))}
         found = {**groups_of(makers, ranks_of), **found}
     for module in (module for model in models for module in model.modules()):
         name, group = _WRAPPERS.get(type(module).__name__), vars(module).get("process_group")
         if name and name not in found and isinstance(group, distributed.ProcessGroup):
             found |= groups_of({name: lambda group=group: group}, ranks_of)
     return found
-
-
-def _group_maker(mesh: Any, dimension: int) -> Any:
-    return lambda: mesh.get_group(dimension)
 
 
 def _meshes(models: Iterable[torch.nn.Module]) -> Iterator[Any]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
+from probe.adapters.replaying import Again, Replaying
 from probe.adapters.torch.seeding import to_tensor
 
 
@@ -38,14 +36,6 @@ class _Through(torch.autograd.Function):
 
 class TorchReplaying(Replaying):
     """The verbs of `probe.adapters.replaying.Replaying` for ``torch.nn.Module``."""
-
-    def intercepted(self, called: Called) -> AbstractContextManager[object]:
-        plain = torch.nn.Module.__call__
-
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return called(module, functools.partial(plain, module), args, kwargs)
-
-        return call_replaced(torch.nn.Module, call)
 
     def tensor(self, values: np.ndarray, like: torch.Tensor | None, model: torch.nn.Module) -> torch.Tensor:
         is_wide = values.dtype.name == "bfloat16" and like is not None and like.dtype is not torch.bfloat16
@@ -86,20 +76,11 @@ class TorchReplaying(Replaying):
                     stack.enter_context(torch.autocast(device, dtype, enabled=bool(autocast)))
             yield
 
-    def set_training(self, module: torch.nn.Module, training: bool) -> None:
-        module.training = training
-
-    def added(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return a + b
-
     def write(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.copy_(values)
 
     def without_graph(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
-
-    def around_forward(self, module: torch.nn.Module, called: Callable[[Run], Any]) -> Callable[[], None]:
-        return own_function_replaced(module, "forward", called)
 
     def through(
         self, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None

@@ -44,7 +44,7 @@ def plainly(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_like(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors have room for each other's values, laid out alike."""
+    """Return True if two tensors have room for each other's values, laid out alike."""
     is_same = tensor.dtype == other.dtype and tensor.device == other.device
     return is_same and tensor.shape == other.shape and tensor.stride() == other.stride()
 

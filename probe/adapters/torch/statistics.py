@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 import xxhash
 
@@ -18,12 +17,11 @@ from probe.adapters.torch.cuda.launching import Row
 from probe.adapters.torch.cuda.measuring import LAUNCHER
 from probe.adapters.torch.device import Pending, measure_on_device
 from probe.adapters.torch.device import settle as settle_operations
-from probe.adapters.torch.operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
+from probe.adapters.torch.operations import weighted_sums
 from probe.adapters.torch.sharded import PLAIN, last_byte, plainly
 from probe.numbers import kernel
-from probe.numbers.packed import pack, unpack
-from probe.numbers.sketch import WIDTH, axes_of
-from probe.numbers.statistics import finish, update_hash
+from probe.numbers.packed import pack
+from probe.numbers.statistics import update_hash
 from probe.records import HashKind
 
 _WITHOUT_FLOAT64 = ("mps", "npu")
@@ -68,7 +66,9 @@ def measurable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu() if tensor.device.type in _WITHOUT_FLOAT64 else tensor
 
 
-def measure_in_place(tensor: torch.Tensor, order: Sequence[int], known: bytes | None = None) -> bytes | None:
+def measure_in_place(
+    tensor: torch.Tensor, order: Sequence[int], known: bytes | None = None, hash_kind: HashKind = _XXH3
+) -> bytes | None:
     """Let the compiled loop pass over a tensor as it lies in memory; None if that cannot be done.
 
     No operation of PyTorch runs, so it does not matter in which mode the user's program is.
@@ -77,16 +77,7 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int], known: bytes | 
     if kind is None or not _lies_plain(tensor):
         return None
     strides = _strides(tensor)
-    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), _XXH3, known, strides)
-
-
-def summarize_in_place(tensor: torch.Tensor) -> bytes | None:
-    """Do the same as `measure_in_place`, without the hash."""
-    kind = _KINDS.get(tensor.dtype)
-    if kind is None or not _lies_plain(tensor):
-        return None
-    strides = _strides(tensor)
-    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, (), HashKind.NONE, strides=strides)
+    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), hash_kind, known, strides)
 
 
 def measure_update(
@@ -105,9 +96,9 @@ def measure_update(
     found = measure_update_in_place(after, before, order)
     if found is not None:
         return name, *found
-    stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
-    kind = HashKind.XXH3_128
-    return name, _with_update_hash(stats, _hash(after, kind), _hash(before, kind), kind), None
+    difference = after.to(wide) - before.to(wide)
+    (stats,) = settle_operations([measure_on_device(difference, order, HashKind.NONE, may_ask=True)])
+    return name, pack(update_hash(stats, _hash(after, _XXH3), _hash(before, _XXH3), _XXH3)), None
 
 
 def measure_update_in_place(
@@ -130,7 +121,7 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _lies_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether the compiled loop can read a tensor: on the CPU, its memory not freed."""
+    """Return True if the compiled loop can read a tensor: on the CPU, its memory not freed."""
     return (
         kernel.AVAILABLE
         and type(tensor) in PLAIN
@@ -141,27 +132,9 @@ def _lies_plain(tensor: torch.Tensor) -> bool:
 
 
 def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> bytes:
-    values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    integer = values.dtype in INTEGERS
-    axes = axes_of(tuple(values.shape), tuple(order))
-    total = _Sums()
-    result = torch.zeros(WIDTH, dtype=torch.float64, device=values.device)
-    for block, starts in blocks(values.squeeze()):
-        part = block.to(torch.float64)
-        clean = total.add(part)
-        if integer:
-            clean = integer_signs(block)
-        result += sketch_of(clean, axes, starts)
+    (stats,) = settle_operations([measure_on_device(tensor, order, HashKind.NONE, may_ask=tensor.is_cpu)])
     low, high = _hash(tensor, hash_kind)
-    stats = finish(
-        *total.numbers(), (total.nan, total.posinf, total.neginf, total.zeros), (low, high, hash_kind),
-        result.cpu().numpy(),
-    )  # fmt: skip
-    return pack(stats)
-
-
-def _with_update_hash(stats: bytes, after: tuple[int, int], before: tuple[int, int], kind: HashKind) -> bytes:
-    return pack(update_hash(unpack(stats), after, before, kind))
+    return pack(stats._replace(hash_lo=low, hash_hi=high, hash_kind=hash_kind))
 
 
 def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
@@ -176,47 +149,3 @@ def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
     nbytes = flat.numel() * flat.itemsize  # read past numpy: a storage that it saw keeps its size
     digest = xxhash.xxh3_128_intdigest((ctypes.c_ubyte * nbytes).from_address(flat.data_ptr()) if nbytes else b"")
     return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
-
-
-class _Sums:
-    """Running sums over chunks; small tensors stay on the device until `numbers`."""
-
-    def __init__(self) -> None:
-        self.nan = self.posinf = self.neginf = self.zeros = 0
-        self._count = 0
-        self._low, self._high, self._total, self._squares = np.inf, -np.inf, 0.0, 0.0
-
-    def add(self, part: torch.Tensor) -> torch.Tensor:
-        """Add a chunk (float64); return it with its non-finite elements set to zero."""
-        if not part.numel():
-            return part
-        flat = part.reshape(-1)
-        low, high = torch.aminmax(flat)
-        sums = torch.stack([low, high, flat.sum(), torch.dot(flat, flat), flat.count_nonzero().to(flat.dtype)])
-        values = sums.tolist()
-        count = flat.numel()
-        if not np.isfinite(values[:2]).all():
-            part, values, count = self._without_nonfinite(part)
-        if count:
-            self._low, self._high = min(self._low, values[0]), max(self._high, values[1])
-            self._total += values[2]
-            self._squares += values[3]
-            self.zeros += int(count - values[4])
-        self._count += count
-        return part
-
-    def _without_nonfinite(self, part: torch.Tensor) -> tuple[torch.Tensor, list[float], int]:
-        self.nan += int(part.isnan().sum())
-        self.posinf += int((part == np.inf).sum())
-        self.neginf += int((part == -np.inf).sum())
-        finite = part.isfinite()
-        only = part[finite]
-        clean = torch.where(finite, part, torch.zeros((), dtype=part.dtype, device=part.device))
-        if not only.numel():
-            return clean, [], 0
-        values = [only.min(), only.max(), only.sum(), only.square().sum(), only.count_nonzero()]
-        return clean, [float(value) for value in values], only.numel()
-
-    def numbers(self) -> tuple[int, float, float, float, float]:
-        """Return (count, min, max, sum, sum of squares) over the finite elements."""
-        return self._count, self._low, self._high, self._total, self._squares

@@ -51,7 +51,7 @@ class Field:
 
     @property
     def has_values(self) -> bool:
-        """Tell whether its values were recorded."""
+        """Whether its values were recorded."""
         return self._id >= 0
 
     def values(self) -> np.ndarray:
@@ -60,7 +60,7 @@ class Field:
 
     @property
     def is_integer(self) -> bool:
-        """Tell whether it holds integers or bools."""
+        """Whether it holds integers or bools."""
         return dtype_of(self.tensor.dtype).kind in "iub"
 
 

@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from probe.checks.data.batches import IDS, Batches, batches_of
 from probe.checks.data.difference import SampleDifference, compare_samples
 from probe.checks.data.labels import habit_of, label_lines
 from probe.checks.data.padding import Side, padding_lines
-from probe.checks.data.tokenizing import Tokenizer, load_tokenizer
-from probe.checks.data.tokens import id_lines, special_between, special_ids, special_lines
-from probe.checks.outcome import CheckResult, Line, State
-from probe.comparison.notes import note
+from probe.checks.data.tokens import Tokenizer, id_lines, load_tokenizer, special_between, special_ids, special_lines
+from probe.checks.outcome import CheckResult, Line, fault, fine, unchecked
 from probe.ranks.opening import open_reader
 from probe.records import Task
 from probe.store.reading.reader import Reader
@@ -34,32 +31,16 @@ class Sample:
     sample: int
     text: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields by their names in JSON."""
-        return {"side": self.side, "step": self.step, "sample": self.sample, "text": self.text}
-
 
 @dataclass(frozen=True, repr=False)
 class Data(CheckResult):
     """What was found of the data of one recording, or of two."""
 
+    check = "data"
     difference: SampleDifference | None = None
     """the first sample that differs between two recordings, where values tell it"""
     samples: tuple[Sample, ...] = ()
     """the first sample, or the one that differs, in words; of a tokenizer"""
-
-    def __str__(self) -> str:
-        from probe.report.checks.data import render
-
-        return render(self).plain
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the answer by the names that ``--json`` uses."""
-        return {
-            **super().as_json(),
-            "difference": None if self.difference is None else self.difference.as_json(),
-            "samples": [each.as_json() for each in self.samples],
-        }
 
 
 @dataclass(frozen=True)
@@ -114,7 +95,7 @@ def _looked_at(reader: Reader, words: Tokenizer | None, side: str) -> _One:
     dataset = {name: value for _, name, value in reader.scalars if _DATASET in name.casefold()}
     special = special_ids(reader.info.model_config)
     if reader.info.config.get("task") in (Task.STRUCTURE, Task.NORMS):
-        line = Line("data", State.UNKNOWN, note("no-inputs-recorded", task=str(reader.info.config.get("task"))), side)
+        line = unchecked("data", "no-inputs-recorded", side, task=str(reader.info.config.get("task")))
         return _One(Batches((), ()), special, None, dataset, [line])
     found = batches_of(reader)
     pad = special.get(_PAD, ())
@@ -133,21 +114,19 @@ def _between(a: _One, b: _One) -> Iterator[Line]:
     """Yield what differs between two recordings beside their samples."""
     yield from special_between(a.special, b.special)
     if a.padding is not None and b.padding is not None and a.padding is not b.padding:
-        yield Line("padding side", State.FOUND, note("padding-sides-differ", a=a.padding.value, b=b.padding.value))
+        yield fault("padding side", "padding-sides-differ", a=a.padding.value, b=b.padding.value)
     both = [name for name in a.dataset if name in b.dataset]
     differing = tuple(f"{name} {a.dataset[name]:g} in A, {b.dataset[name]:g} in B" for name in both if a.dataset[name] != b.dataset[name])  # fmt: skip
     if differing:
-        yield Line("dataset", State.FOUND, note("datasets-differ", differing=differing))
+        yield fault("dataset", "datasets-differ", differing=differing)
     elif both:
-        yield Line(
-            "dataset", State.OK, note("datasets-equal", names=tuple(f"{name} {a.dataset[name]:g}" for name in both))
-        )
+        yield fine("dataset", "datasets-equal", names=tuple(f"{name} {a.dataset[name]:g}" for name in both))
 
 
 def _dataset_alone(one: _One) -> Iterator[Line]:
     if one.dataset:
         told = tuple(f"{name} {value:g}" for name, value in one.dataset.items())
-        yield Line("dataset", State.OK, note("dataset-logged", names=told))
+        yield fine("dataset", "dataset-logged", names=told)
 
 
 def _samples(

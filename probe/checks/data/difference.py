@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from probe.checks.data.batches import IDS, LABELS, MASK, Batch, Batches, Field
 from probe.checks.data.labels import Shift, shift_of
-from probe.checks.outcome import Line, State
-from probe.comparison.notes import note
+from probe.checks.outcome import Line, State, fault, fine, unchecked
+from probe.notes import note
 
 _TOPIC = "samples"
 _BY_KIND = (IDS, MASK, LABELS)
@@ -43,14 +42,6 @@ class SampleDifference:
     ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """the token ids of that sample in A and in B, where they were recorded"""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields by their names in JSON."""
-        return {
-            "step": self.step, "micro": self.micro, "field": self.field, "sample": self.sample, "position": list(self.position),
-            "a": self.a, "b": self.b, "rows": list(self.rows), "same_elsewhere": self.same_elsewhere,
-            "ids": None if self.ids is None else [list(each) for each in self.ids],
-        }  # fmt: skip
-
 
 def compare_samples(a: Batches, b: Batches, to_b: int = 0) -> tuple[SampleDifference | None, list[Line]]:
     """Return the first sample that differs, None where none is known to, and what is to be said.
@@ -60,7 +51,7 @@ def compare_samples(a: Batches, b: Batches, to_b: int = 0) -> tuple[SampleDiffer
     mine, theirs = _by_step(a.batches), _by_step(b.batches)
     steps = [step for step in mine if step + to_b in theirs]
     if not steps:
-        return None, [Line(_TOPIC, State.UNKNOWN, note("no-common-batches"))]
+        return None, [unchecked(_TOPIC, "no-common-batches")]
     compared: dict[str, int] = {}
     shifted: dict[bool, int] = {}
     for step in steps:
@@ -73,8 +64,8 @@ def compare_samples(a: Batches, b: Batches, to_b: int = 0) -> tuple[SampleDiffer
         Line(_TOPIC, State.OK if by_values else State.UNKNOWN, note("labels-of-one-side-shifted", is_sure=by_values))
     ] if shifted else []  # fmt: skip
     if not compared:
-        return None, lines or [Line(_TOPIC, State.UNKNOWN, note("no-common-fields"))]
-    return None, [Line(_TOPIC, State.OK, note("samples-equal", steps=len(steps), fields=tuple(compared))), *lines]
+        return None, lines or [unchecked(_TOPIC, "no-common-fields")]
+    return None, [fine(_TOPIC, "samples-equal", steps=len(steps), fields=tuple(compared)), *lines]
 
 
 def _by_step(batches: Sequence[Batch]) -> dict[int, list[Batch]]:
@@ -122,7 +113,7 @@ def _first(
         if not has_values:
             if len(mine) == len(theirs) == 1 and mine[0].digest is not None and theirs[0].digest is not None:
                 facts = {"step": pair.a[0].step, "micro": pair.a[0].micro, "field": key}
-                return None, Line(_TOPIC, State.FOUND, note("batches-differ", **facts))
+                return None, fault(_TOPIC, "batches-differ", **facts)
             continue
         compared[key] = compared.get(key, 0) + 1
         difference, line = _of_values(pair, key, mine, theirs)
@@ -143,7 +134,7 @@ def _are_equal(a: Field, b: Field) -> bool:
 
 
 def _are_shifted(pair: _Pair) -> bool:
-    """Tell whether labels of both sides are the same but for one position, as where one side shifts them and the other's loss does."""
+    """Return True if labels of both sides are the same but for one position, as where one side shifts them and the other's loss does."""
     a, b = (np.concatenate([batch.fields[LABELS].values() for batch in side]) for side in (pair.a, pair.b))
     if a.shape != b.shape or a.ndim != _SHORTEST or a.shape[1] < _SHORTEST:
         return False
@@ -156,7 +147,7 @@ def _are_shifted(pair: _Pair) -> bool:
 
 
 def _may_be_shifted(mine: list[Field], theirs: list[Field]) -> bool:
-    """Tell whether statistics of labels are as far apart as one element of each row makes them at most."""
+    """Return True if statistics of labels are as far apart as one element of each row makes them at most."""
     if len(mine) != 1 or len(theirs) != 1 or mine[0].tensor.shape != theirs[0].tensor.shape:
         return False
     a, b = mine[0], theirs[0]
@@ -174,14 +165,10 @@ def _of_values(
     step, micro = pair.a[0].step, pair.a[0].micro if len(pair.a) == len(pair.b) == 1 else -1
     if any(len(each.tensor.shape) < 1 for each in (*mine, *theirs)) or len(set(shapes)) > 1:
         told = tuple(each[0].tensor.shape for each in (mine, theirs))
-        return None, Line(
-            _TOPIC, State.FOUND, note("batches-of-other-shapes", step=step, field=key, a=told[0], b=told[1])
-        )
+        return None, fault(_TOPIC, "batches-of-other-shapes", step=step, field=key, a=told[0], b=told[1])
     a, b = (np.concatenate([each.values() for each in side]) for side in (mine, theirs))
     if len(a) != len(b):
-        return None, Line(
-            _TOPIC, State.FOUND, note("batches-of-other-shapes", step=step, field=key, a=a.shape, b=b.shape)
-        )
+        return None, fault(_TOPIC, "batches-of-other-shapes", step=step, field=key, a=a.shape, b=b.shape)
     rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)
     differs = (rows_a != rows_b) & ~((rows_a != rows_a) & (rows_b != rows_b))
     wrong = np.flatnonzero(differs.any(axis=1))
@@ -194,16 +181,8 @@ def _of_values(
         step, micro, key, row, position, float(rows_a[row, place]), float(rows_b[row, place]), (len(wrong), len(a)),
         int(same[0]) if len(same) else -1, _ids(pair, row),
     )  # fmt: skip
-    facts = {
-        "step": step,
-        "field": key,
-        "sample": row,
-        "position": position,
-        "a": found.a,
-        "b": found.b,
-        "rows": found.rows,
-    }
-    return found, Line(_TOPIC, State.FOUND, note("sample-differs", **facts, same_elsewhere=found.same_elsewhere))
+    names = ("step", "field", "sample", "position", "a", "b", "rows", "same_elsewhere")
+    return found, fault(_TOPIC, "sample-differs", **{name: getattr(found, name) for name in names})
 
 
 def _ids(pair: _Pair, row: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

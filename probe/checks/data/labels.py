@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.checks.data.batches import IDS, LABELS, MASK, Batch, Batches, Field, as_mask
-from probe.checks.outcome import Line, State
-from probe.comparison.notes import note
+from probe.checks.outcome import Line, State, fault, fine, unchecked
+from probe.notes import note
 from probe.records import ModuleInfo
 
 _TOPIC = "labels"
@@ -81,12 +81,12 @@ def label_lines(found: Batches, habit: Habit | None, side: str) -> Iterator[Line
     """Yield whether labels are shifted once, and leave padding out."""
     with_labels = [batch for batch in found.batches if batch.get(LABELS) is not None and batch.get(IDS) is not None]
     if not with_labels:
-        yield Line(_TOPIC, State.UNKNOWN, note("no-labels-recorded"), side)
+        yield unchecked(_TOPIC, "no-labels-recorded", side)
         return
     shift = next((each for each in map(_shift_of_batch, with_labels) if each is not None), None)
     labels = with_labels[0].fields[LABELS]
     if labels.tensor.shape != with_labels[0].fields[IDS].tensor.shape:
-        yield Line(_TOPIC, State.OK, note("labels-of-another-shape", shape=labels.tensor.shape), side)
+        yield fine(_TOPIC, "labels-of-another-shape", side, shape=labels.tensor.shape)
         return
     yield _shift_line(shift, None if labels.is_logged else habit, side)
     yield from _trained_padding(with_labels, shift, side)
@@ -105,7 +105,7 @@ def _shift_of_batch(batch: Batch) -> Shift | None:
 
 def _shift_line(shift: Shift | None, habit: Habit | None, side: str) -> Line:
     if shift is None:
-        return Line(_TOPIC, State.UNKNOWN, note("data-needs-values"), side)
+        return unchecked(_TOPIC, "data-needs-values", side)
     wanted = {Habit.MODEL: Shift.NONE, Habit.BATCH: Shift.NEXT}.get(habit, shift) if habit else shift
     is_wrong = shift is Shift.PREVIOUS or (shift is not Shift.OTHER and shift is not wanted)
     said = note("labels-shifted", shift=shift.value, habit=None if habit is None else habit.value, is_wrong=is_wrong)
@@ -125,8 +125,7 @@ def _trained_padding(batches: list[Batch], shift: Shift | None, side: str) -> It
         trained = counts & hidden if shift is Shift.NONE else counts[:, :-1] & hidden[:, 1:]
         if trained.any():
             sample, position = (int(at) for at in np.argwhere(trained)[0])
-            yield Line(_TOPIC, State.FOUND, note("padding-is-trained-on", step=batch.step, sample=sample, position=position,
-                       count=int(trained.sum())), side)  # fmt: skip
+            yield fault(_TOPIC, "padding-is-trained-on", side, step=batch.step, sample=sample, position=position, count=int(trained.sum()))  # fmt: skip
             return
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from probe.checks.data.batches import IDS, MASK, Batch, Batches, as_mask
-from probe.checks.outcome import Line, State
-from probe.comparison.notes import note
+from probe.checks.outcome import Line, State, fault, fine, unchecked
+from probe.notes import note
 
 _TOPIC_SIDE, _TOPIC_MASK = "padding side", "mask against pad id"
 _VALUES = note("data-needs-values")
@@ -54,15 +54,9 @@ def padding_lines(
     side
         ``A`` or ``B``, or ``""``
     """
-    seen_sides: dict[Side, None] = {}
-    unknown = 0
-    for batch in found.batches:
-        where = _side_of_batch(batch, pad)
-        if where is None:
-            unknown += 1
-        else:
-            seen_sides[where] = None
-    sides = [each for each in seen_sides if each is not Side.NONE]
+    seen_sides = [_side_of_batch(batch, pad) for batch in found.batches]
+    unknown = seen_sides.count(None)
+    sides = [each for each in dict.fromkeys(seen_sides) if each is not None and each is not Side.NONE]
     has_sign = bool(pad) or any(batch.get(MASK) is not None for batch in found.batches)
     lines = [_side_line(sides, unknown, len(found.batches), has_sign, side), *_mask_lines(found, pad, others, side)]
     known = None if unknown else sides[0] if len(sides) == 1 else Side.NONE if not sides else Side.BOTH
@@ -74,10 +68,8 @@ def _side_line(sides: list[Side], unknown: int, total: int, has_sign: bool, side
         said = (_VALUES if has_sign else note("no-mask-and-no-pad-id")) if total else note("no-ids-recorded")
         return Line(_TOPIC_SIDE, State.UNKNOWN, said, side)
     if len(sides) > 1 or sides in ([Side.BOTH], [Side.INSIDE]):
-        return Line(
-            _TOPIC_SIDE, State.FOUND, note("padding-on-both-sides", sides=tuple(each.value for each in sides)), side
-        )
-    return Line(_TOPIC_SIDE, State.OK, note("padding-side", side=sides[0].value if sides else Side.NONE.value), side)
+        return fault(_TOPIC_SIDE, "padding-on-both-sides", side, sides=tuple(each.value for each in sides))
+    return fine(_TOPIC_SIDE, "padding-side", side, side=sides[0].value if sides else Side.NONE.value)
 
 
 def _side_of_batch(batch: Batch, pad: Sequence[int]) -> Side | None:
@@ -86,13 +78,8 @@ def _side_of_batch(batch: Batch, pad: Sequence[int]) -> Side | None:
     if mask is not None:
         if mask.has_values and len(mask.tensor.shape) == 2:
             return side_of(as_mask(mask.values()))
-        is_full = (
-            mask.tensor.zeros == 0
-            and mask.tensor.low >= 0
-            or mask.tensor.zeros == mask.tensor.size
-            and mask.tensor.low < 0
-        )
-        return Side.NONE if is_full else None
+        zeros_of_all = 0 if mask.tensor.low >= 0 else mask.tensor.size  # of an additive mask
+        return Side.NONE if mask.tensor.zeros == zeros_of_all else None
     if ids is None or not pad:
         return None
     if not any(ids.tensor.low <= each <= ids.tensor.high for each in pad):
@@ -114,12 +101,11 @@ def _mask_lines(found: Batches, pad: Sequence[int], others: Sequence[int], side:
     pairs = [(batch, batch.get(IDS), batch.get(MASK)) for batch in found.batches]
     with_mask = [(batch, ids, mask) for batch, ids, mask in pairs if ids is not None and mask is not None]
     if not with_mask:
-        has_padding = any(_pads_without_mask(batch, pad, others) for batch in found.batches)
-        if has_padding:
-            yield Line(_TOPIC_MASK, State.FOUND, note("padding-without-mask", pad=tuple(pad)), side)
+        if any(_pads_without_mask(batch, pad, others) for batch in found.batches):
+            yield fault(_TOPIC_MASK, "padding-without-mask", side, pad=tuple(pad))
         return
     if not pad:
-        yield Line(_TOPIC_MASK, State.UNKNOWN, note("no-pad-id"), side)
+        yield unchecked(_TOPIC_MASK, "no-pad-id", side)
         return
     checked = 0
     for batch, ids, mask in with_mask:
@@ -130,11 +116,10 @@ def _mask_lines(found: Batches, pad: Sequence[int], others: Sequence[int], side:
         wrong = _first_wrong(kept, padded, is_shared=bool(set(pad) & set(others)))
         if wrong is not None:
             at, is_kept = wrong
-            yield Line(_TOPIC_MASK, State.FOUND, note("mask-against-pad-id", step=batch.step, sample=at[0], position=at[1],
-                       token=int(ids.values()[at]), is_kept=is_kept, pad=tuple(pad)), side)  # fmt: skip
+            yield fault(_TOPIC_MASK, "mask-against-pad-id", side, step=batch.step, sample=at[0], position=at[1], token=int(ids.values()[at]), is_kept=is_kept, pad=tuple(pad))  # fmt: skip
             return
     if checked:
-        yield Line(_TOPIC_MASK, State.OK, note("mask-hides-padding", pad=tuple(pad)), side)
+        yield fine(_TOPIC_MASK, "mask-hides-padding", side, pad=tuple(pad))
     else:
         yield Line(_TOPIC_MASK, State.UNKNOWN, _VALUES, side)
 
@@ -153,7 +138,7 @@ def _first_wrong(kept: np.ndarray, padded: np.ndarray, *, is_shared: bool) -> tu
 
 
 def _pads_without_mask(batch: Batch, pad: Sequence[int], others: Sequence[int]) -> bool:
-    """Tell whether a batch without a mask has samples that end or begin with several pad ids."""
+    """Return True if a batch without a mask has samples that end or begin with several pad ids."""
     ids = batch.get(IDS)
     if ids is None or not pad or not ids.has_values or len(ids.tensor.shape) != 2 or set(pad) & set(others):
         return False

@@ -19,26 +19,25 @@ from probe.checks.initial.distributions import (
     p_of_means,
     p_of_peaks,
     p_of_stds,
-)
+)  # fmt: skip
 from probe.checks.initial.known import like
-from probe.checks.outcome import CheckResult, Line, State
-from probe.commands.defaults import MIN_CONFIDENCE
-from probe.comparison.blame.guesses import paired_modules
-from probe.comparison.distance.combined import canonical_shape
-from probe.comparison.fusion.one_to_many import completed
-from probe.comparison.notes import Note, note
-from probe.comparison.steps.events import StepPairs
-from probe.comparison.steps.paired_step import paired_step
-from probe.comparison.steps.side import Side, kind_of
-from probe.comparison.steps.step_half import Event
+from probe.checks.outcome import CheckResult, Line, State, fine, unchecked
+from probe.defaults import MIN_CONFIDENCE
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.lists import family
+from probe.matching.one_to_many import completed
+from probe.matching.paired import paired_modules
+from probe.notes import Note, named, note, plain
 from probe.ranks.opening import open_reader
 from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.side import Place, Side
+from probe.verdict.steps.events import Event
+from probe.verdict.steps.step import Step
+from probe.verdict.tensors import Tensor
 
 ALPHA = 1e-3
 """how often two runs of one initialisation may be told apart by chance, over all parameters and tests together"""
@@ -95,23 +94,26 @@ class Parameter:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by their names in JSON."""
-        return {
-            "a": self.name_a, "b": self.name_b, "shape": list(self.shape), "kind": self.kind.value, "elements": self.a.count,
-            "mean_a": self.a.mean, "mean_b": self.b.mean, "std_a": self.a.std, "std_b": self.b.std,
-            "largest_a": self.a.largest, "largest_b": self.b.largest, "p": {test.value: p for test, p in self.p.items()},
-            "failed": [test.value for test in self.failed], "ks": None if math.isnan(self.statistic) else self.statistic,
-            "like_a": self.like_a, "like_b": self.like_b,
-        }  # fmt: skip
+        about = {"a": self.name_a, "b": self.name_b, **named(self, "shape", "kind"), "elements": self.a.count}
+        sides = (("a", self.a), ("b", self.b))
+        numbers = {f"{name}_{side}": getattr(each, name) for name in ("mean", "std", "largest") for side, each in sides}
+        tests = {
+            "p": {test.value: p for test, p in self.p.items()},
+            **named(self, "failed"),
+            "ks": plain(self.statistic),
+        }
+        return about | numbers | tests | named(self, "like_a", "like_b")
 
 
 @dataclass(frozen=True, repr=False)
 class Initial(CheckResult):
     """Whether two models initialise alike."""
 
-    parameters: tuple[Parameter, ...] = ()
-    """in the order of A"""
+    check = "initial"
     level: float = math.nan
     """p below which a test fails: `alpha`, divided by the number of tests"""
+    parameters: tuple[Parameter, ...] = ()
+    """in the order of A"""
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
 
@@ -119,21 +121,6 @@ class Initial(CheckResult):
     def differing(self) -> tuple[Parameter, ...]:
         """Those that were drawn otherwise."""
         return tuple(each for each in self.parameters if each.kind is Kind.DIFFERS)
-
-    def __str__(self) -> str:
-        from probe.report.checks.initial import render
-
-        return render(self).plain
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the answer by the names that ``--json`` uses."""
-        return {
-            **super().as_json(),
-            "level": None if math.isnan(self.level) else self.level,
-            "parameters": [each.as_json() for each in self.parameters],
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-        }
 
 
 def check_init(
@@ -166,78 +153,82 @@ def check_init(
     with open_reader(a) as first, open_reader(b) as second:
         first.require_steps()
         second.require_steps()
-        pairs = _paired(first, second, mapping, direction, min_confidence)
-        if pairs is None:
-            return Initial((str(a), str(b)), (Line(_TOPIC, State.UNKNOWN, note("no-initial-weights")),))
-        tested = [
-            _tested(pairs, event)
-            for event in pairs.initial_weights
-            if not event.is_one_sided and _is_float(pairs, event)
-        ]
+        step = _paired(first, second, mapping, direction, min_confidence)
+        if step is None:
+            return Initial((str(a), str(b)), (unchecked(_TOPIC, "no-initial-weights"),))
+        tested = [_tested(step, event) for event in _weights(step) if _is_float(event)]
         count = sum(len(each.p) for each in tested) + len(_together(tested))
         level = alpha / count if count else math.nan
         found = tuple(_judged(tested, level))
-        only_a, only_b = _alone(pairs)
+        only_a, only_b = _alone(step)
     lines = tuple(_lines(found, level, count, only_a, only_b))
-    return Initial((str(a), str(b)), lines, found, level, only_a, only_b)
+    return Initial((str(a), str(b)), lines, level, found, only_a, only_b)
 
 
 def _paired(
     a: Reader, b: Reader, mapping: Any, direction: DirectionName | None, min_confidence: float
-) -> StepPairs | None:  # fmt: skip
+) -> Step | None:  # fmt: skip
     """Return the first steps of both, paired; None where one has no initial weights."""
-    try:
-        chosen = None if direction is None else Direction(direction)
-    except ValueError:
-        raise ConfigError(f"direction={direction!r} is not known; expected a-to-b or b-to-a") from None
     sides = (a, Tree(a.modules)), (b, Tree(b.modules))
-    matching: Matching = paired_modules(*sides, load_mapping(mapping), chosen, False, min_confidence)
+    matching: Matching = paired_modules(
+        *sides, load_mapping(mapping), Direction.named(direction), False, min_confidence
+    )
     steps = [int(reader.steps["step"][0]) if len(reader.steps) else -1 for reader in (a, b)]
-    pairs = paired_step(a, b, steps[0], steps[1], completed(matching, a, b))
-    has_numbers = [_has_weights(side) for side in (pairs.a, pairs.b)]
-    return pairs if all(has_numbers) else None
+    whole = completed(matching, a, b)
+    halves = Side(a, steps[0], whole.views_a, begins=True), Side(b, steps[1], whole.views_b, begins=True)
+    return Step(*halves, whole) if all(map(_has_weights, halves)) else None
 
 
 def _has_weights(side: Side) -> bool:
-    columns = side.columns
-    kinds = zip(columns["phase"], columns["role"], columns["hash_kind"], strict=True)
-    return any(phase == Phase.INIT and role == Role.PARAM and kind for phase, role, kind in kinds)
+    return any(each.hash is not None for each in side.params.get((Phase.INIT, Role.PARAM), {}).values())
 
 
-def _is_float(pairs: StepPairs, event: Event) -> bool:
-    return kind_of(pairs.a.dtypes[event.row_a]) == kind_of(pairs.b.dtypes[event.row_b]) == "float"
+def _is_float(event: Event) -> bool:
+    return event.a is not None and event.b is not None and event.a.kind == event.b.kind == "float"
 
 
-def _names(pairs: StepPairs, event: Event) -> tuple[str, str]:
+def _weights(step: Step) -> Iterator[Event]:
+    """Yield the weights that both sides began with."""
+    found = step.parameters.events(Phase.INIT, Role.PARAM)
+    return (each for each in found if each.a is not None and each.b is not None)
+
+
+def _places(step: Step, event: Event) -> Iterator[list[Place]]:
+    """Yield the parameters of A, and those of B, that a weight is: several where they lie in one on the other side."""
+    assert event.place is not None
+    sides = ((step.a, "A", event.place), (step.b, "B", (step.pair_of[event.place[0]].b, event.slot_b)))
+    for (half, name, (module, slot)), (other, _, there) in zip(sides, sides[::-1], strict=True):
+        known = (bundle for bundle in step.parameters.fused if bundle.side == name)
+        parts = (b.parts for b in known if (b.whole[0], other.canonical(*b.whole)) == there)
+        found = [place for row in next(parts, ()) for place in row]
+        yield found or [(module, half.recorded_slot(module, slot))]
+
+
+def _names(step: Step, event: Event) -> list[str]:
     """Return what a parameter is called in A and in B; several with a plus between them."""
-    names = []
-    pair = pairs.matching.pairs[event.pair]
-    for side, module, slot in ((pairs.a, pair.a, event.slot_a), (pairs.b, pair.b, event.slot_b)):
-        places = side.places_of(module, slot)
-        names.append(
-            " + ".join(f"{path}.{name}" if (path := side.reader.modules[at].path) else name for at, name in places)
-        )
-    return names[0], names[1]
+    readers = step.a.reader, step.b.reader
+    return [
+        " + ".join(f"{path}.{slot}" if (path := reader.modules[at].path) else slot for at, slot in places)
+        for reader, places in zip(readers, _places(step, event), strict=True)
+    ]
 
 
-def _sample(side: Side, row: int) -> Drawn:
-    """Return what is known of a parameter."""
-    if side.has_values(row):
-        return drawn_from(side.values(row))
-    columns = side.columns
-    mean, rms = float(columns["mean"][row]), float(columns["rms"][row])
-    largest = max(abs(columns["min"][row]), abs(columns["max"][row]))
-    return Drawn(math.prod(side.shapes[row]), mean, math.sqrt(max(rms**2 - mean**2, 0.0)), float(largest))
+def _sample(tensor: Tensor, other: Tensor) -> Drawn:
+    """Return what is known of a parameter, without the rows that a vocabulary is padded with."""
+    if tensor.has_values:
+        is_padded = len(tensor.laid) == 2 and tensor.laid[1:] == other.laid[1:]
+        return drawn_from(tensor.values()[: other.laid[0]] if is_padded else tensor.values())
+    std = math.sqrt(max(tensor.rms**2 - tensor.mean**2, 0.0))
+    return Drawn(tensor.size, tensor.mean, std, tensor.largest)
 
 
-def _tested(pairs: StepPairs, event: Event) -> Parameter:
+def _tested(step: Step, event: Event) -> Parameter:
     """Return a parameter with the p of each test; nothing is judged yet."""
-    i, j = pairs.vocabulary.without(pairs.a, event.row_a, pairs.b, event.row_b)
-    a, b = _sample(pairs.a, i), _sample(pairs.b, j)
-    digest = pairs.a.digest(i)
+    assert event.a is not None and event.b is not None and event.place is not None
+    a, b = _sample(event.a, event.b), _sample(event.b, event.a)
     kind, statistic = Kind.ALIKE, math.nan
     p: dict[Trait, float] = {}
-    if (digest is not None and digest == pairs.b.digest(j)) or _same_values(a, b) or _same_statistics(a, b):
+    if step.is_equal(event) or _same_values(a, b) or _same_statistics(a, b):
         kind = Kind.EQUAL
     elif a.is_constant or b.is_constant:
         p[Trait.CONSTANT] = float(a.is_constant and b.is_constant and math.isclose(a.mean, b.mean, rel_tol=1e-6))
@@ -249,22 +240,19 @@ def _tested(pairs: StepPairs, event: Event) -> Parameter:
             statistic, p[Trait.KS] = kolmogorov_smirnov(a.values, b.values)
         else:
             p[Trait.PEAK] = p_of_peaks(a, b)
-    shape = canonical_shape(pairs.a, i)
-    is_table = "embed" in pairs.a.reader.modules[pairs.matching.pairs[event.pair].a].class_name.casefold()
-    likes = like(a, shape, is_table), like(b, shape, is_table)
+    is_table = "embed" in step.a.reader.modules[event.place[0]].class_name.casefold()
+    likes = like(a, event.a.laid, is_table), like(b, event.a.laid, is_table)
     bare = [Drawn(each.count, each.mean, each.std, each.largest) for each in (a, b)]
-    return Parameter(*_names(pairs, event), shape, kind, *bare, p, (), statistic, *likes)
+    name_a, name_b = _names(step, event)
+    return Parameter(name_a, name_b, event.a.laid, kind, *bare, p, (), statistic, *likes)
 
 
 def _same_values(a: Drawn, b: Drawn) -> bool:
-    """Tell whether both hold the same numbers, in whatever order of axes."""
-    is_same_size = (
-        a.values is not None and b.values is not None and a.count == b.count == a.values.size == b.values.size
-    )
-    if not is_same_size or a.largest != b.largest:
+    """Return True if both hold the same numbers, in whatever order of axes."""
+    if a.values is None or b.values is None or not a.count == b.count == a.values.size == b.values.size:
         return False
-    assert a.values is not None and b.values is not None
-    return not a.is_constant and np.array_equal(np.sort(a.values), np.sort(b.values))
+    is_other = a.is_constant or a.largest != b.largest
+    return not is_other and np.array_equal(np.sort(a.values), np.sort(b.values))
 
 
 def _together(tested: Sequence[Parameter]) -> dict[tuple[str, Trait], float]:
@@ -289,7 +277,7 @@ def _judged(tested: Sequence[Parameter], level: float) -> list[Parameter]:
 
 
 def _same_statistics(a: Drawn, b: Drawn) -> bool:
-    """Tell whether two samples without values are the same numbers: as many, with the same ends, mean and spread."""
+    """Return True if two samples without values are the same numbers: as many, with the same ends, mean and spread."""
     if (a.values is not None and b.values is not None) or a.is_constant or a.count != b.count:
         return False
     ends = ((a.mean, b.mean), (a.std, b.std), (a.largest, b.largest))
@@ -302,20 +290,20 @@ def _failing(each: Parameter, p: Mapping[Trait, float], level: float) -> Paramet
     return replace(each, kind=Kind.DIFFERS, p=p, failed=failed) if failed else each
 
 
-def _alone(pairs: StepPairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _alone(step: Step) -> tuple[tuple[str, ...], ...]:
     """Return the parameters that one side alone has."""
-    found = []
-    for half in pairs.halves:
-        side, taken = half.side, set()
-        for event in pairs.initial_weights:
-            if not event.is_one_sided:
-                taken |= set(side.places_of(half.modules[event.pair], half.slot(event)))
-        names = [
-            (each.module, each.slot, each.names[0]) for each in side.parameters
-            if not each.is_buffer and each.module not in half.ignored
-        ]  # fmt: skip
-        found.append(tuple(name for module, slot, name in names if (module, slot) not in taken))
-    return found[0], found[1]
+    taken = [
+        [place for each in found for place in each]
+        for found in zip(*(_places(step, e) for e in _weights(step)), strict=True)
+    ]
+    ignored = step.matching.ignored_a, step.matching.ignored_b
+    return tuple(
+        tuple(
+            each.names[0] for each in half.reader.parameters
+            if not each.is_buffer and each.module not in left_out and (each.module, each.slot) not in own
+        )
+        for half, left_out, own in zip((step.a, step.b), ignored, taken or ((), ()), strict=True)
+    )  # fmt: skip
 
 
 def _lines(
@@ -328,18 +316,18 @@ def _lines(
     for group in sorted(_groups(differing), key=lambda each: min(each[0].p[test] for test in each[0].failed)):
         yield Line(_TOPIC, State.FOUND, _difference(group))
     if tested and not differing:
-        yield Line(_TOPIC, State.OK, note("initialised-alike", count=tested, tests=tests, level=level))
+        yield fine(_TOPIC, "initialised-alike", count=tested, tests=tests, level=level)
     elif not tested:
         yield Line(
             _TOPIC, State.OK if equal else State.UNKNOWN, note("weights-are-equal", count=equal, total=len(found))
         )
     if equal and tested:
-        yield Line("equal weights", State.OK, note("some-weights-are-equal", count=equal, total=len(found)))
+        yield fine("equal weights", "some-weights-are-equal", count=equal, total=len(found))
     few = sum(each.kind is Kind.FEW for each in found)
     if few:
-        yield Line("small weights", State.UNKNOWN, note("too-few-elements", count=few, fewest=FEWEST))
+        yield unchecked("small weights", "too-few-elements", count=few, fewest=FEWEST)
     if only_a or only_b:
-        yield Line("pairs", State.UNKNOWN, note("parameters-without-counterpart", a=tuple(only_a), b=tuple(only_b)))
+        yield unchecked("pairs", "parameters-without-counterpart", a=tuple(only_a), b=tuple(only_b))
 
 
 def _groups(found: Sequence[Parameter]) -> list[list[Parameter]]:

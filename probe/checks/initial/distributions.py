@@ -32,7 +32,7 @@ class Drawn:
 
     @property
     def is_constant(self) -> bool:
-        """Tell whether all elements are one number, up to rounding."""
+        """Whether all elements are one number, up to rounding."""
         return self.std <= 1e-6 * max(abs(self.mean), self.largest)
 
     @property

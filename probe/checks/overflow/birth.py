@@ -12,6 +12,7 @@ import numpy as np
 
 from probe.checks.overflow.timeline import Timeline
 from probe.checks.seen import Seen, seen
+from probe.notes import named
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
@@ -61,12 +62,8 @@ class Birth:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by their names in JSON."""
-        return {
-            "origin": self.origin.value, "step": self.step, "phase": self.phase.label, "path": self.path,
-            "class": self.class_name, "first": None if self.first is None else self.first.as_json(),
-            "made_from": [each.as_json() for each in self.made_from],
-            "last_finite": None if self.last_finite is None else self.last_finite.as_json(), "is_skipped": self.is_skipped,
-        }  # fmt: skip
+        about = {**named(self, "origin", "step", "phase", "path"), "class": self.class_name}
+        return about | named(self, "first", "made_from", "last_finite", "is_skipped")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.checks.outcome import CheckResult, Line, State
+from probe.checks.outcome import CheckResult, Line, fault, fine, unchecked
 from probe.checks.overflow.birth import Birth, Count, Origin, first_birth
 from probe.checks.overflow.ranges import Headroom, Underflow, ranges
 from probe.checks.seen import range_of
-from probe.comparison.notes import Note, note
+from probe.notes import Note, note
 from probe.ranks.opening import open_reader
 from probe.records import Phase, Task
 
@@ -27,6 +27,7 @@ NARROW = 1e6
 class Overflow(CheckResult):
     """What a recording says of overflow and underflow."""
 
+    check = "overflow"
     birth: Birth | None = None
     """the first NaN or Inf; None where there is none"""
     advice: Note | None = None
@@ -36,20 +37,9 @@ class Overflow(CheckResult):
     underflow: tuple[Underflow, ...] = ()
     """modules with numbers too small for their dtype, most first"""
 
-    def __str__(self) -> str:
-        from probe.report.checks.overflow import render
-
-        return render(self).plain
-
     def as_json(self) -> dict[str, Any]:
         """Return the answer by the names that ``--json`` uses."""
-        return {
-            **super().as_json(),
-            "birth": None if self.birth is None else self.birth.as_json(),
-            "advice": None if self.advice is None else str(self.advice),
-            "headroom": [each.as_json() for each in self.headroom],
-            "underflow": [each.as_json() for each in self.underflow],
-        }
+        return {**super().as_json(), "advice": None if self.advice is None else str(self.advice)}
 
 
 def check_overflow(path: str | Path) -> Overflow:
@@ -68,7 +58,7 @@ def check_overflow(path: str | Path) -> Overflow:
     with open_reader(path) as reader:
         reader.require_steps()
         if reader.info.config.get("task") == Task.STRUCTURE:
-            return Overflow((str(path),), (Line("NaN and Inf", State.UNKNOWN, note("structure-has-no-numbers")),))
+            return Overflow((str(path),), (unchecked("NaN and Inf", "structure-has-no-numbers"),))
         birth, count = first_birth(reader)
         headroom, underflow, phases = ranges(reader)
     lines = (_finite(birth, count), *_near(headroom), *_small(underflow, phases))
@@ -78,44 +68,39 @@ def check_overflow(path: str | Path) -> Overflow:
 def _finite(birth: Birth | None, count: Count) -> Line:
     """Say whether all is finite."""
     if birth is None:
-        return Line("NaN and Inf", State.OK, note("all-finite", masks=count.masks))
+        return fine("NaN and Inf", "all-finite", masks=count.masks)
     first = birth.first
     counts = (0, 0, 0) if first is None else (first.nan, first.posinf, first.neginf)
-    said = note("nonfinite-born", origin=birth.origin.value, step=birth.step, phase=birth.phase.label, path=birth.path,
-                kind=birth.class_name, counts=counts, tensors=count.tensors, steps=count.steps)  # fmt: skip
-    return Line("NaN and Inf", State.FOUND, said)
+    facts = {"origin": birth.origin.value, "step": birth.step, "phase": birth.phase.label, "path": birth.path}
+    facts |= {"kind": birth.class_name, "counts": counts, "tensors": count.tensors, "steps": count.steps}
+    return fault("NaN and Inf", "nonfinite-born", **facts)
 
 
 def _near(headroom: Sequence[Headroom]) -> Iterator[Line]:
     """Say how near to the largest number the largest magnitudes come."""
     if not headroom:
-        yield Line("largest numbers", State.UNKNOWN, note("no-floats-recorded"))
+        yield unchecked("largest numbers", "no-floats-recorded")
         return
     near = [each for each in headroom if each.share >= NEAR]
     first = headroom[0]
-    facts = {
-        "path": first.tensor.path,
-        "largest": first.tensor.largest,
-        "limit": first.limit,
-        "dtype": first.tensor.dtype,
-    }
-    state = State.FOUND if near else State.OK
-    yield Line("largest numbers", state, note("near-largest-number" if near else "far-from-largest-number", **facts, modules=len(near)))  # fmt: skip
+    facts = {name: getattr(first.tensor, name) for name in ("path", "largest", "dtype")} | {"limit": first.limit}
+    code = "near-largest-number" if near else "far-from-largest-number"
+    yield (fault if near else fine)("largest numbers", code, **facts, modules=len(near))
 
 
 def _small(underflow: Sequence[Underflow], phases: frozenset[Phase]) -> Iterator[Line]:
     """Say whether gradients are lost to underflow."""
     if not phases & {Phase.BACKWARD, Phase.GRADIENT}:
-        yield Line("underflow", State.UNKNOWN, note("no-gradients-recorded"))
+        yield unchecked("underflow", "no-gradients-recorded")
         return
     lost = [each for each in underflow if each.share >= LOST and each.phase is not Phase.FORWARD]
     if lost:
         first = lost[0]
         facts = {"path": first.path, "share": first.share, "dtype": first.dtype, "phase": first.phase.label}
-        yield Line("underflow", State.FOUND, note("gradients-underflow", **facts, modules=len(lost)))
+        yield fault("underflow", "gradients-underflow", **facts, modules=len(lost))
     else:
         most = max((each.share for each in underflow if each.phase is not Phase.FORWARD), default=0.0)
-        yield Line("underflow", State.OK, note("little-underflow", share=most))
+        yield fine("underflow", "little-underflow", share=most)
 
 
 def _advice(birth: Birth) -> Note | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probe.checks.seen import Range, Seen, in_time, range_of, seen
+from probe.notes import named
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
@@ -35,7 +36,7 @@ class Headroom:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by their names in JSON."""
-        return {**self.tensor.as_json(), "largest": self.tensor.largest, "limit": self.limit, "share": self.share}
+        return {**self.tensor.as_json(), "largest": self.tensor.largest, **named(self, "limit", "share")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,8 @@ class Underflow:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by their names in JSON."""
-        return {
-            "path": self.path, "class": self.class_name, "phase": self.phase.label, "dtype": self.dtype, "elements": self.elements,
-            "zeros": self.zeros, "subnormals": self.subnormals, "share": self.share, "subnormal_share": self.subnormal_share,
-            "is_exact": self.is_exact,
-        }  # fmt: skip
+        about = {"path": self.path, "class": self.class_name, **named(self, "phase", "dtype", "elements")}
+        return about | named(self, "zeros", "subnormals", "share", "subnormal_share", "is_exact")
 
 
 @dataclass

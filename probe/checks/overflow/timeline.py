@@ -89,10 +89,12 @@ class Timeline:
         """Return the tensors that are not finite and no masks, and how many masks there are."""
         suspects = np.flatnonzero(self.bad).tolist()
         kept = [index for index in suspects if not self._hides(index)]
+        if all(self.reader.modules[module].is_operation for module in self.rows["module"][kept].tolist()):
+            kept = []  # the code has taken away what no module is given or returns: a logarithm that is not chosen
         return kept, len(suspects) - len(kept)
 
     def _hides(self, index: int) -> bool:
-        """Tell whether a tensor has −Inf alone where it hides positions.
+        """Return True if a tensor has −Inf alone where it hides positions.
 
         All of its finite elements are one number, a mask was added to it, or what it is given to makes finite numbers of it, as a
         softmax does.
@@ -121,5 +123,5 @@ class Timeline:
 
 
 def _is_mask(row: Any) -> bool:
-    """Tell whether a tensor has −Inf alone beside elements that are all one number."""
+    """Return True if a tensor has −Inf alone beside elements that are all one number."""
     return not (row["nan"] or row["posinf"] or row["min"] < row["max"]) and bool(row["neginf"])

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from probe.checkpoints import Checkpoint, Stored, open_checkpoint
-from probe.checks.outcome import CheckResult, Line, State
+from probe.checks.outcome import CheckResult, Line, State, fine, unchecked
 from probe.checks.weights.judging import finite_lines, loaded_lines, never_loaded, size_lines
 from probe.checks.weights.measuring import WeightRow, measured
 from probe.checks.weights.pairing import Pairing, WeightPair, paired_weights
-from probe.comparison.notes import note
+from probe.notes import note
 from probe.numbers.statistics import is_float
 from probe.records import DirectionName
 
@@ -25,27 +25,13 @@ _FEW = 0.5
 class Weights(CheckResult):
     """What two sets of trained weights tell of each other."""
 
-    rows: tuple[WeightRow, ...] = ()
+    check = "weights"
+    weights: tuple[WeightRow, ...] = ()
     """in the order of B"""
-    fresh: tuple[str, ...] = ()
+    never_loaded: tuple[str, ...] = ()
     """B's weights that were never loaded, or trained"""
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        from probe.report.checks.weights import render
-
-        return render(self).plain
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the answer by the names that ``--json`` uses."""
-        return {
-            **super().as_json(),
-            "weights": [row.as_json() for row in self.rows],
-            "never_loaded": list(self.fresh),
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-        }
 
 
 def check_weights(
@@ -113,8 +99,8 @@ def _still_fresh(pairs: list[WeightPair], init: Checkpoint) -> Iterator[str]:
 def _pairs(pairing: Pairing, count: int) -> Iterator[Line]:
     """Yield what could not be held against anything."""
     if pairing.only_a or pairing.only_b:
-        yield Line(_TOPIC, State.UNKNOWN, note("parameters-without-counterpart", a=pairing.only_a, b=pairing.only_b))
+        yield unchecked(_TOPIC, "parameters-without-counterpart", a=pairing.only_a, b=pairing.only_b)
     if pairing.misshapen:
-        yield Line(_TOPIC, State.UNKNOWN, note("weights-misshapen", texts=pairing.misshapen))
+        yield unchecked(_TOPIC, "weights-misshapen", texts=pairing.misshapen)
     if not (pairing.only_a or pairing.only_b or pairing.misshapen):
-        yield Line(_TOPIC, State.OK, note("weights-all-paired", count=count))
+        yield fine(_TOPIC, "weights-all-paired", count=count)

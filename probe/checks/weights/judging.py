@@ -6,9 +6,8 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from probe.checks.outcome import Line, State
+from probe.checks.outcome import Line, fault, fine, unchecked
 from probe.checks.weights.measuring import Kind, WeightRow
-from probe.comparison.notes import note
 from probe.matching.lists import family
 
 _LOADED, _SIZES, _SINGLE, _FINITE = "loaded", "size by kind", "single weights", "finite"
@@ -58,18 +57,13 @@ def never_loaded(rows: Sequence[WeightRow], fresh: Iterable[str]) -> list[tuple[
     fresh
         names of B's weights that are equal to a fresh initialisation of the model
     """
-    same, is_related, found = set(fresh), are_related(rows), []
-    for row in rows:
-        if row.is_equal:
-            continue
-        reason = _why_fresh(row, row.name_b in same, is_related)
-        if reason:
-            found.append((row, reason))
-    return found
+    same, is_related = set(fresh), are_related(rows)
+    reasons = ((row, _why_fresh(row, row.name_b in same, is_related)) for row in rows if not row.is_equal)
+    return [(row, reason) for row, reason in reasons if reason]
 
 
 def are_related(rows: Sequence[WeightRow]) -> bool:
-    """Tell whether both sides were trained from the same weights."""
+    """Return True if both sides were trained from the same weights."""
     known = [abs(row.correlation) for row in rows if row.b.count >= FEWEST and math.isfinite(row.correlation)]
     return len(known) > 2 and statistics.median(known) >= RELATED
 
@@ -93,20 +87,18 @@ def loaded_lines(rows: Sequence[WeightRow], fresh: Sequence[tuple[WeightRow, str
     for row, reason in fresh:
         groups.setdefault((family(row.name_b), reason), []).append(row.name_b)
     for (_, reason), names in groups.items():
-        yield Line(_LOADED, State.FOUND, note("weights-never-loaded", names=tuple(names), why=reason))
+        yield fault(_LOADED, "weights-never-loaded", names=tuple(names), why=reason)
     if not fresh:
         equal = sum(row.is_equal for row in rows)
-        yield Line(_LOADED, State.OK, note("weights-look-loaded", count=len(rows), equal=equal))
+        yield fine(_LOADED, "weights-look-loaded", count=len(rows), equal=equal)
 
 
 def finite_lines(rows: Sequence[WeightRow]) -> Iterator[Line]:
     """Yield which weights have NaN or Inf."""
-    for side, bad in (
-        ("A", [row.name_a for row in rows if row.a.bad]),
-        ("B", [row.name_b for row in rows if row.b.bad]),
-    ):
+    names = [row.name_a for row in rows if row.a.bad], [row.name_b for row in rows if row.b.bad]
+    for side, bad in zip("AB", names, strict=True):
         if bad:
-            yield Line(_FINITE, State.FOUND, note("trained-weights-not-finite", names=tuple(bad)), side)
+            yield fault(_FINITE, "trained-weights-not-finite", side, names=tuple(bad))
 
 
 def size_lines(rows: Sequence[WeightRow]) -> Iterator[Line]:
@@ -116,25 +108,23 @@ def size_lines(rows: Sequence[WeightRow]) -> Iterator[Line]:
     """
     by_kind = _by_kind(rows)
     if not by_kind:
-        yield Line(_SIZES, State.UNKNOWN, note("no-sizes-to-compare"))
+        yield unchecked(_SIZES, "no-sizes-to-compare")
         return
     base = Kind.MATRIX if Kind.MATRIX in by_kind else max(by_kind, key=lambda kind: len(by_kind[kind]))
     ratios = {kind: [math.log(row.norm_ratio) for row in found] for kind, found in by_kind.items()}
     centre, times = statistics.median(ratios[base]), 1.0 if are_related(rows) else ANEW
     others = list(_kinds(by_kind, ratios, base, centre))
     if abs(centre) > times * _threshold(by_kind[base], ratios[base], base):
-        others.insert(
-            0, Line(_SIZES, State.FOUND, note("matrices-of-other-size", kind=base.value, ratio=math.exp(centre)))
-        )
+        others.insert(0, fault(_SIZES, "matrices-of-other-size", kind=base.value, ratio=math.exp(centre)))
     yield from others
     if not others:
-        yield Line(_SIZES, State.OK, note("kinds-of-one-size", ratios=tuple(f"{kind.value} {math.exp(statistics.median(found)):.3f}" for kind, found in ratios.items())))  # fmt: skip
+        yield fine(_SIZES, "kinds-of-one-size", ratios=tuple(f"{kind.value} {math.exp(statistics.median(found)):.3f}" for kind, found in ratios.items()))  # fmt: skip
     outliers = sticking_out(by_kind, times)
     for group in _families(outliers):
         first = group[0]
-        yield Line(_SINGLE, State.FOUND, note("weight-sticks-out", names=tuple(row.name_b for row in group), norm=first.norm_ratio, std=first.std_ratio, kind=first.kind.value, usual=math.exp(statistics.median(ratios[first.kind]))))  # fmt: skip
+        yield fault(_SINGLE, "weight-sticks-out", names=tuple(row.name_b for row in group), norm=first.norm_ratio, std=first.std_ratio, kind=first.kind.value, usual=math.exp(statistics.median(ratios[first.kind])))  # fmt: skip
     if not outliers:
-        yield Line(_SINGLE, State.OK, note("no-weight-sticks-out", count=len(rows)))
+        yield fine(_SINGLE, "no-weight-sticks-out", count=len(rows))
 
 
 def _by_kind(rows: Sequence[WeightRow]) -> dict[Kind, list[WeightRow]]:
@@ -163,8 +153,7 @@ def _kinds(
         apart = own - centre
         if kind is not base and min(abs(own), 2 * abs(apart)) > _threshold(by_kind[kind], found, kind):
             facts = {"kind": kind.value, "base": base.value, "count": len(found)}
-            yield Line(_SIZES, State.FOUND, note("kind-of-other-size", **facts, ratio=math.exp(own),
-                       usual=math.exp(centre), is_smaller=apart < 0))  # fmt: skip
+            yield fault(_SIZES, "kind-of-other-size", **facts, ratio=math.exp(own), usual=math.exp(centre), is_smaller=apart < 0)  # fmt: skip
 
 
 def _threshold(rows: Sequence[WeightRow], found: Sequence[float], kind: Kind) -> float:
@@ -190,10 +179,8 @@ def sticking_out(by_kind: dict[Kind, list[WeightRow]], times: float = 1.0) -> li
             }
             if len(logs) < SEVERAL:
                 continue
-            centre, limit = (
-                statistics.median(logs.values()),
-                max(times * least[kind], SPREADS * _spread(list(logs.values()))),
-            )
+            centre, spread = statistics.median(logs.values()), _spread(list(logs.values()))
+            limit = max(times * least[kind], SPREADS * spread)
             found.update({id(row): row for row in rows if id(row) in logs and abs(logs[id(row)] - centre) > limit})
     return list(found.values())
 

@@ -13,6 +13,7 @@ import numpy as np
 from probe.checks.initial.distributions import Drawn
 from probe.checks.initial.known import like
 from probe.checks.weights.pairing import WeightPair
+from probe.notes import named
 
 _PART = 1 << 22
 """elements that are added up at a time"""
@@ -87,26 +88,10 @@ class WeightRow:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by their names in JSON."""
-        numbers = {
-            f"{name}_{side}": value
-            for side, each in (("a", self.a), ("b", self.b))
-            for name, value in (
-                ("mean", each.mean),
-                ("variance", each.variance),
-                ("norm", each.norm),
-                ("bad", each.bad),
-            )
-        }
-        return {
-            "a": self.name_a, "b": self.name_b, "kind": self.kind.value, "shape": list(self.shape), "elements": self.b.count,
-            **{name: value if math.isfinite(value) else None for name, value in numbers.items()}, "is_equal": self.is_equal,
-            "norm_ratio": _finite(self.norm_ratio), "std_ratio": _finite(self.std_ratio), "correlation": _finite(self.correlation),
-            "like_a": self.like_a, "like_b": self.like_b,
-        }  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        sides = ((side, named(getattr(self, side), "mean", "variance", "norm", "bad")) for side in "ab")
+        numbers = {f"{name}_{side}": value for side, found in sides for name, value in found.items()}
+        about = {"a": self.name_a, "b": self.name_b, **named(self, "kind", "shape"), "elements": self.b.count}
+        return about | numbers | named(self, "is_equal", "norm_ratio", "std_ratio", "correlation", "like_a", "like_b")
 
 
 def measured(pair: WeightPair) -> WeightRow:
@@ -134,7 +119,7 @@ def kind_of(name: str, shape: tuple[int, ...]) -> Kind:
 
 
 def is_floating(values: np.ndarray) -> bool:
-    """Tell whether an array holds real floating-point numbers, ml_dtypes' included."""
+    """Return True if an array holds real floating-point numbers, ml_dtypes' included."""
     return values.dtype.kind in "fV"
 
 

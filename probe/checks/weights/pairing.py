@@ -14,7 +14,6 @@ from probe.checkpoints import Checkpoint
 from probe.conversion.plan import Move, matched, planned
 from probe.conversion.structure import Structure, Weight, structure_of
 from probe.conversion.weights import made
-from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.axis_sums import squeezed
@@ -81,12 +80,8 @@ def paired_weights(
         return _by_names(a, b)
     here = structure_of(source) if source is not None else _of_names(a)
     there = structure_of(like) if like is not None else _of_names(b)
-    try:
-        chosen = None if direction is None else Direction(direction)
-    except ValueError:
-        raise ConfigError(f"direction={direction!r} is not known; expected a-to-b or b-to-a") from None
     misshapen: list[str] = []
-    sides = matched(here, there, load_mapping(mapping), chosen)
+    sides = matched(here, there, load_mapping(mapping), Direction.named(direction))
     plan = planned(a.tensors, sides, allow_missing=("*",), allow_extra=("*",), left_misshapen=misshapen)
     pairs, taken = [], set()
     for move in plan.moves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -128,10 +129,14 @@ def _norms(reader: Reader, phase: Phase = Phase.UPDATE) -> dict[str, Series]:
     return found
 
 
-def _total(norms: dict[str, Series], name: str) -> Series:
+def total(norms: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the norm of all of several together, as steps and numbers: of those that a step has."""
     sums: dict[int, float] = {}
-    for series in norms.values():
-        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+    for steps, values in norms:
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
             sums[step] = sums.get(step, 0.0) + value**2
-    steps = sorted(sums)
-    return Series(name, np.array(steps, np.int64), np.sqrt([sums[step] for step in steps]), name)
+    return np.array(sorted(sums), np.int64), np.sqrt([sums[step] for step in sorted(sums)])
+
+
+def _total(norms: dict[str, Series], name: str) -> Series:
+    return Series(name, *total((series.steps, series.values) for series in norms.values()), name)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from probe.comparison.distance.masks import MASKING
-from probe.comparison.notes import Note, note
-from probe.diagnosis.evidence import Evidence, Half, distance, squeezed
-from probe.diagnosis.grades import Found, verified
+from probe.diagnosis.evidence import Evidence, Half, distance, once
+from probe.diagnosis.hint import Found, verified
+from probe.notes import Note, note
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Role
+from probe.verdict.distance.masks import MASKING
 
 _MOST_SCORES = 1 << 21
 """scores that are computed"""
@@ -70,15 +71,17 @@ class Recorded:
         if self.angles is None:
             return plain
         cos, sin = self.angles
-        halves = tuple(x * cos + _swapped(x) * sin for x in (self.q, self.k))
-        back = tuple(x * cos - _swapped(x) * sin for x in (self.q, self.k))
-        pairs = tuple(x * _spread(cos) + _swapped_pairs(x) * _spread(sin) for x in (self.q, self.k))
-        mixed = tuple(x * cos + _swapped_pairs(x) * sin for x in (self.q, self.k))
-        return {note("rotary-of-halves"): (halves[0], halves[1]), **plain,
-                note("rotary-backwards"): (back[0], back[1]),
-                note("rotary-of-pairs"): (pairs[0], pairs[1]),
-                note("rotary-of-pairs-with-angles-of-halves"): (mixed[0], mixed[1]),
-                note("rotary-of-queries"): (halves[0], self.k),
+        halves, back, pairs, mixed = (
+            (turn(self.q), turn(self.k))
+            for turn in (
+                lambda x: x * cos + _swapped(x) * sin,
+                lambda x: x * cos - _swapped(x) * sin,
+                lambda x: x * _spread(cos) + _swapped_pairs(x) * _spread(sin),
+                lambda x: x * cos + _swapped_pairs(x) * sin,
+            )
+        )
+        return {note("rotary-of-halves"): halves, **plain, note("rotary-backwards"): back, note("rotary-of-pairs"): pairs,
+                note("rotary-of-pairs-with-angles-of-halves"): mixed, note("rotary-of-queries"): (halves[0], self.k),
                 note("rotary-of-keys"): (self.q, halves[1])}  # fmt: skip
 
     def masks(self) -> dict[Note, np.ndarray | float]:
@@ -138,8 +141,6 @@ def _spread(angles: np.ndarray) -> np.ndarray:
 
 def _recorded(half: Half, evidence: Evidence) -> Iterator[Recorded]:
     """Yield what a tensor may be the attention of, by numbers of heads."""
-    if evidence.role not in (Role.INPUT, Role.OUTPUT):
-        return
     sources = half.sources(evidence.role is Role.INPUT)
     named = []
     for names in _KINDS:
@@ -202,26 +203,25 @@ def _mask(others: list[np.ndarray], q: np.ndarray, k: np.ndarray) -> np.ndarray 
 # What it is
 
 
-def _fitted(half: Half, evidence: Evidence) -> tuple[Recorded, Way] | None:
+def _fitted(half: Half, evidence: Evidence) -> Way | None:
     """Return how the recorded tensor was computed, None where no known way gives it."""
     found = half.values
     if found is None:
         return None
-    limit = _limit(half, evidence)
-    best: tuple[float, Recorded, Way] | None = None
+    best: tuple[float, Way | None] = math.inf, None
     recorded = list(_recorded_of_either(half, evidence))
     for each, ways in itertools.chain(
         ((own, (own.scales(), own.orders())) for own in recorded),
         ((other, (_first(other.scales()), _first(other.orders()))) for own in recorded for other in own.exchanged()),
     ):
-        if best is not None and each.parts != recorded[0].parts:
+        if best[1] is not None and each.parts != recorded[0].parts:
             break  # what was recorded gives it as it is
         for rotary, mask, scale, groups in itertools.product(each.rotations(), each.masks(), *ways):
             value = each.computed(rotary, mask, each.scales()[scale], groups)
             rest = distance(value.reshape(found.shape), found) if value.size == found.size else math.inf
-            if rest <= limit and (best is None or rest < 0.9 * best[0]):
-                best = rest, each, Way(each.parts, rotary, mask, scale, groups)
-    return None if best is None else best[1:]
+            if rest <= _limit(half, evidence) and rest < 0.9 * best[0]:
+                best = rest, Way(each.parts, rotary, mask, scale, groups)
+    return best[1]
 
 
 def _first(names: Iterable[Note]) -> list[Note]:
@@ -232,20 +232,15 @@ def _limit(half: Half, evidence: Evidence) -> float:
     return max(min(evidence.tolerance, 64 * unit_roundoff(half.dtype)), evidence.tolerance / 4)
 
 
-def _told(evidence: Evidence) -> tuple[Way, Way] | None:
+@once
+def _told(evidence: Evidence) -> tuple[Way | None, Way | None]:
     """Return how both sides compute their attention; where one is known, another scale is solved for on the other."""
-    if evidence.is_one_sided:
-        return None
-    found = [_fitted(half, evidence) for half in evidence.halves]
-    if found[0] is not None and found[1] is not None:
-        return found[0][1], found[1][1]
-    if found[0] is not None:
-        b = _with_solved_scale(evidence.b, evidence, found[0][1])
-        return None if b is None else (found[0][1], b)
-    if found[1] is not None:
-        a = _with_solved_scale(evidence.a, evidence, found[1][1])
-        return None if a is None else (a, found[1][1])
-    return None
+    a, b = (_fitted(half, evidence) for half in evidence.halves)
+    if a is not None and b is None:
+        b = _with_solved_scale(evidence.b, evidence, a)
+    elif b is not None and a is None:
+        a = _with_solved_scale(evidence.a, evidence, b)
+    return a, b
 
 
 def _with_solved_scale(half: Half, evidence: Evidence, way: Way) -> Way | None:
@@ -277,12 +272,12 @@ def _with_solved_scale(half: Half, evidence: Evidence, way: Way) -> Way | None:
 
 
 def attention(evidence: Evidence, part: str) -> Found | None:
-    """Two attentions over the recorded queries, keys and values that differ in one part first."""
-    told = evidence.once(_told)
-    if told is None:
+    """Attention over the recorded queries, keys and values; one part differs first."""
+    ways = _told(evidence)
+    if None in ways:
         return None
-    differing = [name for name in Way.__dataclass_fields__ if getattr(told[0], name) != getattr(told[1], name)]
-    if differing[:1] != [part]:
+    parts = {name: [getattr(way, name) for way in ways] for name in Way.__dataclass_fields__}
+    if next((name for name, (a, b) in parts.items() if a != b), "") != part:
         return None
-    a, b = (getattr(way, part) for way in told)
+    a, b = parts[part]
     return verified(note("attention-differs", a=a, b=b), by="from-queries-keys-and-values", a=a, b=b)

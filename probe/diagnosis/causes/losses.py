@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
-from probe.diagnosis.evidence import Call, Evidence, Half
-from probe.diagnosis.grades import Found, strong, verified
+from probe.diagnosis.evidence import Call, Evidence, Half, once
+from probe.diagnosis.hint import Found, verified
+from probe.notes import Note, note
 from probe.records import Phase, Role
 
 _IGNORED = (None, -100, 0, 1)
 _TOLERANCE = 2e-6
 """relative error of a loss in float32: more would make chance hits of the many ways"""
 _SMOOTHINGS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
-_PARTS = ("shift", "ignored", "smoothing", "reduction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +29,24 @@ class CrossEntropy:
     smoothing: Note
     reduction: Note
 
-    @property
-    def parts(self) -> tuple[Note, ...]:
-        """What may be mistaken."""
-        return self.shift, self.ignored, self.smoothing, self.reduction
+    def differing(self, other: CrossEntropy) -> list[str]:
+        """Return the parts in which two ways differ."""
+        return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
 
 
 def loss(evidence: Evidence, part: str) -> Found | None:
-    """Two cross entropies of the recorded logits and labels that differ in one part."""
-    told = evidence.once(_told)
-    if told is None:
+    """Cross entropy of the recorded logits and labels; one part differs."""
+    told = _told(evidence)
+    if told is None or told[0].differing(told[1]) != [part]:
         return None
-    a, b = told
-    differing = [name for name, x, y in zip(_PARTS, a.parts, b.parts, strict=True) if x != y]
-    if differing != [part]:
-        return None
-    ways = [next(way for way, name in zip(each.parts, _PARTS, strict=True) if name == part) for each in (a, b)]
-    said = note("cross-entropies", a=ways[0], b=ways[1])
-    return verified(said, by="from-logits-and-labels", a=ways[0], b=ways[1])
+    a, b = (getattr(way, part) for way in told)
+    return verified(note("cross-entropies", a=a, b=b), by="from-logits-and-labels", a=a, b=b)
 
 
 def added_up(evidence: Evidence) -> Found | None:
-    """What the model returned as its loss agrees in each micro-batch, and the number that was given for the step does not."""
+    """The losses of micro-batches agree, the number given for the step does not."""
     metrics = evidence.metrics
-    if evidence.finding.phase is not Phase.LOSS or metrics is None or not evidence.is_one_sided:
+    if evidence.finding.phase is not Phase.LOSS or not evidence.is_one_sided:
         return None
     returned = _returned(evidence)
     if returned is None:
@@ -69,14 +62,8 @@ def added_up(evidence: Evidence) -> Found | None:
 
 def _returned(evidence: Evidence) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the single number that the whole model returned in each micro-batch of training."""
-    found: list[tuple[float, float]] = []
-    for (_, call_a), (_, call_b) in zip(evidence.a.roots, evidence.b.roots, strict=True):
-        a, b = _single_number(call_a), _single_number(call_b)
-        if a is None or b is None:
-            return None
-        found.append((a, b))
-    mine, theirs = np.array(found).reshape(-1, 2).T
-    return (mine, theirs) if found else None
+    a, b = ([_single_number(call) for _, call in half.roots] for half in evidence.halves)
+    return (np.array(a), np.array(b)) if a and None not in (*a, *b) else None
 
 
 def _single_number(call: Call) -> float | None:
@@ -96,45 +83,16 @@ def _made_of(returned: np.ndarray, given: float) -> str:
     return "neither-mean-nor-sum"
 
 
-def loss_factor(evidence: Evidence) -> Found | None:
-    """One loss is the other times a number of samples, positions, tokens or micro-batches."""
-    metrics = evidence.metrics
-    if evidence.finding.phase is not Phase.LOSS or metrics is None or not metrics.norm_a or not evidence.is_number:
-        return None
-    for meaning, count in counts(evidence):
-        for factor, side in ((count, "B"), (1 / count, "A")):
-            if math.isclose(metrics.norm_ratio, factor, rel_tol=1e-4):
-                return strong(
-                    note("loss-times-a-count", factor=factor, count=count, of=meaning, adding=side), factor=factor
-                )
-    return None
-
-
-def counts(evidence: Evidence) -> list[tuple[Note, float]]:
-    """Return numbers that losses and gradients are divided by, those that are more than one."""
-    found = [("number-of-micro-batches", count) for count in evidence.micro_batches]
-    found += [("world-size", half.reader.info.world_size) for half in evidence.halves]
-    batch = next((x.shape[0] for _, x in evidence.model_inputs(evidence.a) if x.ndim > 1), 0)
-    if evidence.tokens is None:
-        found.append(("number-of-samples", batch))
-    else:
-        samples, positions = evidence.tokens
-        found += [("number-of-samples", samples), ("number-of-tokens", samples * positions),
-                  ("number-of-tokens-with-a-next", samples * (positions - 1)), ("number-of-positions", positions),
-                  ("number-of-next-tokens", positions - 1)]  # fmt: skip
-    return [(Note(of), float(count)) for of, count in found if count > 1]
-
-
+@once
 def _told(evidence: Evidence) -> tuple[CrossEntropy, CrossEntropy] | None:
     metrics = evidence.metrics
-    if evidence.finding.phase is not Phase.LOSS or metrics is None or not evidence.is_number:
+    if evidence.finding.phase is not Phase.LOSS or not evidence.is_number:
         return None
     sides = []
     for half, value in ((evidence.a, metrics.norm_a), (evidence.b, metrics.norm_b)):
         close = min(_TOLERANCE, evidence.error / 4) * value
         sides.append([way for way, each in _losses(evidence, half) if abs(each - value) <= close])
-    pairs = itertools.product(*sides)
-    apart = [(sum(x != y for x, y in zip(a.parts, b.parts, strict=True)), a, b) for a, b in pairs]
+    apart = [(len(a.differing(b)), a, b) for a, b in itertools.product(*sides)]
     if any(not count for count, *_ in apart):
         return None
     return next(((a, b) for count, a, b in apart if count == 1), None)
@@ -150,10 +108,9 @@ def _losses(evidence: Evidence, half: Half) -> Iterator[tuple[CrossEntropy, floa
 
 def _shifts(logits: np.ndarray, labels: np.ndarray) -> Iterator[tuple[Note, np.ndarray, np.ndarray]]:
     yield note("label-at-same-position"), logits, labels
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        yield note("label-at-next-position"), logits[:, :-1], labels[:, 1:]
-    if labels.ndim == 2 and labels.shape[1] > 2:
-        yield note("label-two-positions-on"), logits[:, :-2], labels[:, 2:]
+    for by, code in ((1, "label-at-next-position"), (2, "label-two-positions-on")):
+        if labels.ndim == 2 and labels.shape[1] > by:
+            yield Note(code), logits[:, :-by], labels[:, by:]
 
 
 def _reduced(logs: np.ndarray, labels: np.ndarray, shift: Note) -> Iterator[tuple[CrossEntropy, float]]:
@@ -169,22 +126,14 @@ def _reduced(logs: np.ndarray, labels: np.ndarray, shift: Note) -> Iterator[tupl
         without = note("all-tokens") if ignored is None else note("without-label", label=ignored)
         chosen = np.take_along_axis(logs, np.where(kept, labels, 0)[..., None], axis=-1)[..., 0]
         exact, smooth = -float(chosen[kept].sum()), -float(logs.mean(axis=-1)[kept].sum())
-        number, everything = int(kept.sum()), labels.size
-        divisors = {
-            "mean-over-what-counts": number,
-            "sum-of-all": 1,
-            "sum-over-samples": len(labels),
-        }
-        if everything != number:
-            divisors["mean-over-all-tokens"] = everything
+        divisors = {"mean-over-what-counts": int(kept.sum()), "sum-of-all": 1, "sum-over-samples": len(labels)}
+        divisors |= {} if kept.all() else {"mean-over-all-tokens": labels.size}
         for reduction, divisor in divisors.items():
             way = CrossEntropy(shift, without, note("no-label-smoothing"), Note(reduction))
             yield way, exact / divisor
             for share in _SMOOTHINGS:
-                yield (
-                    replace(way, smoothing=note("label-smoothing", share=share)),
-                    ((1 - share) * exact + share * smooth) / divisor,
-                )
+                smoothed = ((1 - share) * exact + share * smooth) / divisor
+                yield replace(way, smoothing=note("label-smoothing", share=share)), smoothed
 
 
 def _logits_and_labels(evidence: Evidence, half: Half) -> Iterator[tuple[np.ndarray, np.ndarray]]:

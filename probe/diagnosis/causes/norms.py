@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
-from probe.diagnosis.evidence import Evidence, Half
-from probe.diagnosis.grades import Found, verified
+from probe.diagnosis.evidence import Evidence, Half, once
+from probe.diagnosis.hint import Found, verified
+from probe.notes import Note, note
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Role
 
@@ -66,16 +67,11 @@ class Normed:
     solved: Solved
 
 
-def _is_norm(evidence: Evidence) -> bool:
-    return all("norm" in name.casefold() for name in evidence.classes) and evidence.role is Role.OUTPUT
-
-
+@once
 def _both(evidence: Evidence) -> tuple[Normed, Normed] | None:
     """Return how both sides computed the output: by the same formula where one fits both."""
-    return evidence.once(_solved) if _is_norm(evidence) else None
-
-
-def _solved(evidence: Evidence) -> tuple[Normed, Normed] | None:
+    if not all("norm" in name.casefold() for name in evidence.classes):
+        return None
     ways = [_fitting(half, evidence.tolerance) for half in evidence.halves]
     if not all(ways):
         return None
@@ -138,27 +134,25 @@ def _layouts(
     half: Half, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None
 ) -> Iterator[tuple[int, _Rows, Running | None]]:
     """Yield what may be normalised together: (groups, rows, running mean and variance)."""
-    one, zero = np.ones(()), np.zeros(())
+
+    def rows(tensors: Sequence[np.ndarray], laid: Callable[[np.ndarray], np.ndarray]) -> _Rows:
+        scale = np.ones(()) if weight is None else laid(weight)
+        return _Rows(*tensors, scale, np.zeros(()) if bias is None else laid(bias))
+
     by_channel = x.ndim > 1 and all(each is None or each.size == x.shape[1] for each in (weight, bias))
     if _BATCH_NORM.search(half.class_name) and by_channel:
         columns = [np.moveaxis(each, 1, 0).reshape(x.shape[1], -1) for each in (x, y)]
-        parts = [each if each is None else each[:, None] for each in (weight, bias)]
-        running = _running(half)
-        rows = _Rows(*columns, one if parts[0] is None else parts[0], zero if parts[1] is None else parts[1])
-        yield 1, rows, running
+        yield 1, rows(columns, lambda each: each[:, None]), _running(half)
         return
     if _GROUP_NORM.search(half.class_name) and by_channel and x.ndim > 2:
-        channels = x.shape[1]
-        for groups in (n for n in range(1, channels + 1) if channels % n == 0):
+        for groups in (n for n in range(1, x.shape[1] + 1) if x.shape[1] % n == 0):
             flat = [each.reshape(x.shape[0] * groups, -1) for each in (x, y)]
-            own = [_per_channel(each, x.shape, groups) for each in (weight, bias)]
-            yield groups, _Rows(*flat, one if own[0] is None else own[0], zero if own[1] is None else own[1]), None
+            yield groups, rows(flat, partial(_per_channel, shape=x.shape, groups=groups)), None
         return
     width = x.shape[-1] if weight is None else weight.size
     if x.size % width == 0:
         flat = [each.reshape(-1, width) for each in (x, y)]
-        own = [each if each is None else each.reshape(1, -1) for each in (weight, bias)]
-        yield 1, _Rows(*flat, one if own[0] is None else own[0], zero if own[1] is None else own[1]), None
+        yield 1, rows(flat, lambda each: each.reshape(1, -1)), None
 
 
 def _running(half: Half) -> Running | None:
@@ -166,9 +160,7 @@ def _running(half: Half) -> Running | None:
     return None if mean is None or variance is None else (mean[:, None], variance)
 
 
-def _per_channel(values: np.ndarray | None, shape: tuple[int, ...], groups: int) -> np.ndarray | None:
-    if values is None:
-        return None
+def _per_channel(values: np.ndarray, shape: tuple[int, ...], groups: int) -> np.ndarray:
     spread = np.broadcast_to(values.reshape(1, -1, *([1] * (len(shape) - 2))), shape)
     return spread.reshape(shape[0] * groups, -1)
 
@@ -243,7 +235,7 @@ def eps(evidence: Evidence) -> Found | None:
 
 
 def differs(evidence: Evidence, part: str, at: int, code: str) -> Found | None:
-    """Two normalisations that differ in one part of the formula: the place of eps, the divisor, statistics, weight, bias or groups."""
+    """One part of a normalisation's formula differs: the place of eps, the divisor, statistics, weight, bias or groups."""
     both = _both(evidence)
     a, b = (None, None) if both is None else (getattr(normed, part)[at] for normed in both)
     if a == b:

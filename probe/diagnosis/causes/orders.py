@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from probe.comparison.fusion import packed
-from probe.comparison.notes import Note, note
 from probe.diagnosis.evidence import Evidence, Values, distance
-from probe.diagnosis.grades import Found, verified
+from probe.diagnosis.hint import Found, verified
+from probe.notes import Note, note, sides
 from probe.verdict.side import PARAMETER_ROLES
 
 _MOST_INDICES = 4096
 """indices of an axis that are looked for in any order"""
 _PROJECTIONS = 8
+_ROUNDING = 4e-7
+"""what sums of equal weights may differ by, of the weight's norm: they are kept in float32"""
 _CLEARLY = 100
 """times the rounding of sums that what another order explains must be"""
 _BY_SUMS = "from-sums-of-rows-and-columns"
@@ -26,7 +27,7 @@ _NEARLY = 0.5
 
 
 def transposed(evidence: Evidence) -> Found | None:
-    """Two axes are swapped, or read in the other order, or heads were not put back behind positions."""
+    """Two axes are swapped or read in the other order, or heads stand before positions."""
     values = evidence.values
     if values is None:
         return _transposed_by_sums(evidence)
@@ -34,26 +35,30 @@ def transposed(evidence: Evidence) -> Found | None:
         return None
     a, b = values.a, values.b
     for order in itertools.permutations(range(a.ndim)):
-        if (
-            order != tuple(range(a.ndim))
-            and tuple(a.shape[k] for k in order) == b.shape
-            and evidence.explains(a.transpose(order), b)
-        ):
+        if order != tuple(range(a.ndim)) and evidence.explains(a.transpose(order), b):
             said = note("transpose") if a.ndim == 2 else note("axes-in-order", order=order)
             return verified(said, order=list(order))
     if a.ndim == 2 and min(a.shape) > 1:
-        if evidence.explains(a.T.reshape(a.shape), b):
-            return verified(note("transposed-and-read-by-row"))
-        if evidence.explains(a.reshape(a.shape[::-1]).T, b):
-            return verified(note("read-by-column"))
+        for code, read in (
+            ("transposed-and-read-by-row", a.T.reshape(a.shape)),
+            ("read-by-column", a.reshape(a.shape[::-1]).T),
+        ):
+            if evidence.explains(read, b):
+                return verified(Note(code))
     return None if evidence.role in PARAMETER_ROLES else _heads_left(evidence, values)
 
 
+def _sums(evidence: Evidence) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] | None:
+    """Return the sums along the axes of a weight that both sides begin with; None where one lacks them."""
+    a, b = (half.sums for half in evidence.halves)
+    return (a, b) if a and b else None
+
+
 def _transposed_by_sums(evidence: Evidence) -> Found | None:
-    sums = evidence.sums
+    sums = _sums(evidence)
     if sums is None or len(sums[0]) != 2 or [len(each) for each in sums[0]] != [len(each) for each in sums[1]][::-1]:
         return None
-    bound = max(evidence.limit, packed.ROUNDING)
+    bound = max(evidence.limit, _ROUNDING)
     is_so = all(distance(mine, theirs) <= bound for mine, theirs in zip(sums[0], sums[1][::-1], strict=True))
     is_so &= evidence.error > _CLEARLY * bound  # a symmetric matrix is its transpose, whatever is wrong with it
     return verified(note("transpose"), by=_BY_SUMS, order=[1, 0]) if is_so else None
@@ -89,7 +94,7 @@ def shifted(evidence: Evidence) -> Found | None:
             later = np.take(first, range(step, size), axis=axis)
             earlier = np.take(second, range(size - step), axis=axis)
             if distance(later, earlier) <= evidence.tolerance:
-                behind = "B" if ahead == "A" else "A"
+                behind = sides(ahead == "A")["other"]
                 said = note("shifted-position", behind=behind, ahead=ahead, by=step)
                 return verified(said, shift=step if behind == "B" else -step)
     return None
@@ -106,25 +111,27 @@ def permuted(evidence: Evidence) -> Found | None:
     for axis in axes:
         order = _order_along(evidence, values, axis)
         if order is not None:
-            said = note("permuted", axis=_axis_name(evidence, values, axis), order=_described(order))
-            return verified(said, axis=axis, order=order.tolist()[:64])
+            return _permuted(_axis_name(evidence, values, axis), axis, order)
     return None
+
+
+def _permuted(what: Note, axis: int, order: np.ndarray, by: str = "") -> Found:
+    said = note("permuted", axis=what, order=_described(order))
+    return verified(said, by=by, axis=axis, order=order.tolist()[:64])
 
 
 def _permuted_by_sums(evidence: Evidence) -> Found | None:
     """The rows, or the columns, of one matrix have the sums of the other's in another order."""
-    sums = evidence.sums
+    sums = _sums(evidence)
     if sums is None or len(sums[0]) > 2 or [len(each) for each in sums[0]] != [len(each) for each in sums[1]]:
         return None
     for axis, (a, b) in enumerate(zip(*sums, strict=True)):
         order = np.empty(len(a), np.int64)
         order[np.argsort(b, kind="stable")] = np.argsort(a, kind="stable")
-        is_other = len(a) >= _FEW_PARTS and distance(a, b) > _CLEARLY * packed.ROUNDING
-        if is_other and distance(a[order], b) <= packed.ROUNDING:  # sorted, the sums of any two weights agree to 1 %
+        is_other = len(a) >= _FEW_PARTS and distance(a, b) > _CLEARLY * _ROUNDING
+        if is_other and distance(a[order], b) <= _ROUNDING:  # sorted, the sums of any two weights agree to 1 %
             what = Note("elements" if len(sums[0]) == 1 else ("rows", "columns")[axis])
-            return verified(
-                note("permuted", axis=what, order=_described(order)), by=_BY_SUMS, axis=axis, order=order.tolist()[:64]
-            )
+            return _permuted(what, axis, order, by=_BY_SUMS)
     return None
 
 
@@ -143,12 +150,11 @@ def _order_along(evidence: Evidence, values: Values, axis: int) -> np.ndarray | 
     if not 2 <= size <= _MOST_INDICES:
         return None
     a, b = (np.moveaxis(each, axis, 0).reshape(size, -1) for each in (values.a, values.b))
+    x, y = a, b
     if a.shape[1] > _PROJECTIONS:
         directions = np.random.default_rng(0).standard_normal((a.shape[1], _PROJECTIONS))
-        marks = [each @ directions for each in (a, b)]
-    else:
-        marks = [a, b]
-    apart = np.sum(marks[1] ** 2, axis=1)[:, None] - 2 * marks[1] @ marks[0].T + np.sum(marks[0] ** 2, axis=1)
+        x, y = a @ directions, b @ directions
+    apart = np.sum(y**2, axis=1)[:, None] - 2 * y @ x.T + np.sum(x**2, axis=1)
     order = apart.argmin(axis=1)
     if len(np.unique(order)) < size or np.array_equal(order, np.arange(size)):
         return None
@@ -179,16 +185,9 @@ def _inner(order: np.ndarray) -> Iterator[tuple[Note, int, np.ndarray]]:
             yield note("pairs-for-halves"), block, np.argsort(pairs)
     for parts in (3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
         if size % parts == 0 and size > parts:
-            yield (
-                note("parts-not-interleaved", parts=parts),
-                size,
-                np.arange(size).reshape(parts, -1).T.reshape(-1),
-            )
-            yield (
-                note("parts-interleaved", parts=parts),
-                size,
-                np.arange(size).reshape(-1, parts).T.reshape(-1),
-            )
+            whole = np.arange(size)
+            yield note("parts-not-interleaved", parts=parts), size, whole.reshape(parts, -1).T.reshape(-1)
+            yield note("parts-interleaved", parts=parts), size, whole.reshape(-1, parts).T.reshape(-1)
 
 
 def _blocks(order: np.ndarray) -> Note:

@@ -6,9 +6,10 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
-from probe.diagnosis.evidence import Evidence, Values, squeezed
-from probe.diagnosis.grades import Found, strong, verified, weak
+from probe.diagnosis.evidence import Evidence, Values, distance
+from probe.diagnosis.hint import Found, strong, verified, weak
+from probe.notes import Note, note
+from probe.numbers.axis_sums import squeezed
 from probe.records import Role
 from probe.verdict.side import PARAMETER_ROLES
 
@@ -18,14 +19,15 @@ _MOST = 0.5
 """of the indices of an axis at most these are a part"""
 _FEW = 4
 """indices that an axis has at least"""
+_MANY = 6
+"""positions from which on an error may grow with them"""
+_GROWS = 0.8
+"""rank correlation from which an error grows with the position"""
+_JUMP = 8.0
+"""by how much an error is larger than noise, and than before it, at the position at which it begins"""
 _NAMED = 6
 _BY_POSITION = ("*Linear", "*Dense", "*RMSNorm*", "*LayerNorm*", "*GELU*", "*SiLU*", "*ReLU*")
 """classes that treat each position by itself"""
-
-
-def _energy(values: Values, axis: int) -> np.ndarray:
-    squares = values.difference**2
-    return squares.sum(axis=tuple(k for k in range(squares.ndim) if k != axis))
 
 
 def _indices(evidence: Evidence, axis: int) -> np.ndarray | None:
@@ -33,18 +35,24 @@ def _indices(evidence: Evidence, axis: int) -> np.ndarray | None:
     values = evidence.values
     if values is None or not values.is_whole or values.a.shape[axis] < 2:
         return None
-    energy = _energy(values, axis)
+    energy = values.squares(axis)[0]
     order = np.argsort(energy)[::-1]
     total = energy.sum()
     count = int(np.searchsorted(np.cumsum(energy[order]), _ALL * total)) + 1
     if not total or count > _MOST * len(energy):
         return None
     found = np.sort(order[:count])
-    rest = np.delete(np.arange(len(energy)), found)
-    a, b = (np.take(each, rest, axis=axis) for each in (values.a, values.b))
-    size = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
-    agrees = float(np.linalg.norm(a - b)) <= evidence.tolerance * size
-    return found if agrees and size else None
+    a, b = (np.delete(each, found, axis=axis) for each in (values.a, values.b))
+    return found if (a.any() or b.any()) and distance(a, b) <= evidence.tolerance else None
+
+
+def _few_indices(evidence: Evidence, axis: int, code: str, least: int = _FEW) -> tuple[Note, list[int]] | None:
+    """Say which indices of an axis hold all of the error; with the first of them."""
+    size = evidence.values.a.shape[axis] if evidence.values is not None else 0
+    found = _indices(evidence, axis) if size >= least else None
+    if found is None:
+        return None
+    return Note(code, {"count": len(found), "size": size, "which": _listed(found)}), found.tolist()[:_NAMED]
 
 
 def _listed(indices: np.ndarray) -> Note:
@@ -59,7 +67,7 @@ def _listed(indices: np.ndarray) -> Note:
 
 
 def padding(evidence: Evidence) -> Found | None:
-    """All of the error sits where a mask that the model was given has zeros, or where the tokens are the padding."""
+    """All of the error is at padding, by the mask or the tokens."""
     values = evidence.values
     if values is None:
         return _padding_by_statistics(evidence)
@@ -70,8 +78,10 @@ def padding(evidence: Evidence) -> Found | None:
         return None
     for slot, mask in evidence.model_inputs(evidence.a):
         is_mask = mask.shape == errors.shape and set(np.unique(mask)) == {0, 1}
-        if is_mask and errors[mask == 0].sum() >= _ALL * errors.sum() and not _beyond(evidence, values, mask == 0):
-            return verified(note("error-in-padding", mask=slot), mask=slot)
+        if is_mask and errors[mask == 0].sum() >= _ALL * errors.sum():
+            kept = mask != 0 if values.a.shape[:2] == mask.shape else mask.T != 0
+            if distance(values.a[kept], values.b[kept]) <= evidence.limit:
+                return verified(note("error-in-padding", mask=slot), mask=slot)
     return None
 
 
@@ -86,7 +96,7 @@ def _padding_by_statistics(evidence: Evidence) -> Found | None:
 def zero_rows(evidence: Evidence) -> tuple[int, str, str, int] | None:
     """Return how many tokens more are zero on one side, if they may be padding: with the side, the mask, and its zeros."""
     tokens = evidence.tokens
-    if evidence.is_one_sided or tokens is None or evidence.role not in (Role.INPUT, Role.OUTPUT):
+    if tokens is None or evidence.role not in (Role.INPUT, Role.OUTPUT):
         return None
     shapes = [half.tensor.shape for half in evidence.halves]
     are_numbers = all(half.tensor.u for half in evidence.halves)  # a zero among integers is one of their values
@@ -115,56 +125,48 @@ def _by_token(evidence: Evidence, values: Values) -> np.ndarray | None:
     return squares.T if squares.shape[::-1] == evidence.tokens else None
 
 
-def _beyond(evidence: Evidence, values: Values, places: np.ndarray) -> bool:
-    """Tell whether the tokens elsewhere differ by more than noise."""
-    kept = ~places if values.a.shape[:2] == places.shape else ~places.T
-    a, b = values.a[kept], values.b[kept]
-    size = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
-    return float(np.linalg.norm(a - b)) > evidence.limit * size
-
-
-def _positions(evidence: Evidence) -> tuple[np.ndarray, int] | None:
-    """Return which positions hold all of the error, and of how many."""
+def _positions(evidence: Evidence) -> int | None:
+    """Return the axis of positions of tensors that are known as a whole."""
     values = evidence.values
-    axis = None if values is None else evidence.axis_of_positions(values.a.shape)
-    if values is None or axis is None or values.a.shape[axis] < _FEW:
+    return None if values is None or not values.is_whole else evidence.axis_of_positions(values.a.shape)
+
+
+def _by_position(evidence: Evidence) -> np.ndarray | None:
+    """Return the relative error at each position."""
+    values, axis = evidence.values, _positions(evidence)
+    if values is None or axis is None:
         return None
-    found = _indices(evidence, axis)
-    return None if found is None else (found, values.a.shape[axis])
-
-
-def one_position(evidence: Evidence, at: int, code: str) -> Found | None:
-    """Only one position, the first or the last."""
-    found = _positions(evidence)
-    if found is None or list(found[0]) != [at % found[1]] or treats_each_alone(evidence):
-        return None
-    return strong(Note(code, {"size": found[1]}), positions=[at % found[1]])
-
-
-def from_position(evidence: Evidence) -> Found | None:
-    """All positions from one on, and none before it."""
-    return None if treats_each_alone(evidence) else _from_position(evidence)
-
-
-def positions_alone(evidence: Evidence) -> Found | None:
-    """Some positions, in a layer that treats each by itself."""
-    return (_some_positions(evidence) or _from_position(evidence)) if treats_each_alone(evidence) else None
+    error, size = values.squares(axis)
+    return np.sqrt(error / size)
 
 
 def treats_each_alone(evidence: Evidence) -> bool:
-    """Tell whether the wrong output is that of a layer in which no position knows of another, nor which it is."""
+    """Return True if the wrong output is that of a layer in which no position knows of another, nor which it is."""
     return evidence.role is Role.OUTPUT and all(
         any(fnmatchcase(name, pattern) for pattern in _BY_POSITION) for name in evidence.classes
     )
 
 
-def _from_position(evidence: Evidence) -> Found | None:
-    values = evidence.values
-    axis = None if values is None else evidence.axis_of_positions(values.a.shape)
-    if values is None or axis is None or not values.is_whole or values.a.shape[axis] < 2 * _FEW:
+def some_positions(evidence: Evidence, at: int | None = None, code: str = "only-some-positions") -> Found | None:
+    """A few positions, the same in all samples."""
+    axis = _positions(evidence)
+    found = None if axis is None else _few_indices(evidence, axis, code)
+    if found is None or at is None:
+        return None if found is None else strong(found[0], positions=found[1])
+    size = found[0].facts["size"]
+    return strong(Note(code, {"size": size}), positions=found[1]) if found[1] == [at % size] else None
+
+
+def positions_alone(evidence: Evidence) -> Found | None:
+    """Some positions, in a layer that treats each by itself."""
+    return (some_positions(evidence) or from_position(evidence)) if treats_each_alone(evidence) else None
+
+
+def from_position(evidence: Evidence) -> Found | None:
+    """All positions from one on, and none before it."""
+    errors = _by_position(evidence)
+    if errors is None or len(errors) < 2 * _FEW:
         return None
-    squares = [_squares(each, axis) for each in (values.difference, values.a, values.b)]
-    errors = np.sqrt(squares[0] / np.maximum(np.maximum(squares[1], squares[2]), 1e-300))
     differs = errors > evidence.limit
     start = int(differs.argmax())
     if not 2 <= start <= len(errors) - 2 or not differs[start:].all():
@@ -172,64 +174,70 @@ def _from_position(evidence: Evidence) -> Found | None:
     return strong(note("differs-from-position-on", start=start, size=len(errors)), start=start)
 
 
-def _squares(array: np.ndarray, axis: int) -> np.ndarray:
-    return (array * array).sum(axis=tuple(k for k in range(array.ndim) if k != axis))
-
-
-def some_positions(evidence: Evidence) -> Found | None:
-    """A few positions, the same in all samples."""
-    return None if treats_each_alone(evidence) else _some_positions(evidence)
-
-
-def _some_positions(evidence: Evidence) -> Found | None:
-    found = _positions(evidence)
-    if found is None:
+def growth(evidence: Evidence) -> Found | None:
+    """The first position agrees; the error grows behind it."""
+    errors = _by_position(evidence)
+    if errors is None or len(errors) < _MANY or errors[0] > evidence.limit:
         return None
-    said = note("only-some-positions", count=len(found[0]), size=found[1], which=_listed(found[0]))
-    return strong(said, positions=found[0].tolist()[:_NAMED])
+    begin = int((errors > evidence.limit).argmax())
+    jump = _JUMP * max(evidence.limit, float(errors[: max(begin, 1)].max()))
+    correlation = _trend(errors, evidence.limit)
+    # some first positions agree and it jumps up behind them; embeddings of positions err from the second on
+    if correlation < _GROWS or (begin > 1 and float(errors[begin]) > jump):
+        return None
+    said = note("error-grows-with-position", correlation=correlation, last=float(errors[-1]))
+    return strong(said, correlation=correlation)
+
+
+def looks_ahead(evidence: Evidence) -> Found | None:
+    """The last position agrees; the error grows towards the first."""
+    errors = _by_position(evidence)
+    if errors is None or len(errors) < _MANY or errors[-1] > evidence.limit or "att" not in evidence.names:
+        return None
+    correlation = _trend(errors, evidence.limit)
+    if correlation > -_GROWS:
+        return None
+    return strong(note("error-grows-towards-first-position"), correlation=correlation)
+
+
+def _trend(errors: np.ndarray, limit: float) -> float:
+    """Return the rank correlation of errors with positions, 0 where less than half of them differ."""
+    if np.count_nonzero(errors > limit) < len(errors) // 2:
+        return 0.0
+    ranks = np.argsort(np.argsort(errors)).astype(np.float64)
+    return float(np.corrcoef(ranks, np.arange(len(errors)))[0, 1])
 
 
 def some_tokens(evidence: Evidence) -> Found | None:
     """All rows of some token ids, and no others."""
     values = evidence.values
     ids = [x for x in evidence.a.given(kind="integer") if values is not None and x.shape == values.a.shape[:-1]]
-    if values is None or not values.is_whole or not ids or evidence.role is not Role.OUTPUT:
+    if values is None or not values.is_whole or not ids:
         return None
     errors = np.sqrt((values.difference**2).sum(axis=-1))
     sizes = np.sqrt(np.maximum((values.a**2).sum(axis=-1), (values.b**2).sum(axis=-1)))
     differs = errors > evidence.limit * np.maximum(sizes, 1e-300)
     wrong, right = np.unique(ids[0][differs]), np.unique(ids[0][~differs])
-    if (
-        not len(wrong)
-        or not len(right)
-        or np.intersect1d(wrong, right).size
-        or len(wrong) > _MOST * (len(wrong) + len(right))
-    ):
+    is_part = len(wrong) and len(right) and len(wrong) <= _MOST * (len(wrong) + len(right))
+    if not is_part or np.intersect1d(wrong, right).size:
         return None
     return verified(note("only-some-ids", which=_listed(wrong)), ids=wrong.tolist()[:_NAMED])
 
 
 def some_samples(evidence: Evidence) -> Found | None:
     """A part of the batch."""
-    values = evidence.values
-    if values is None or evidence.tokens is None or values.a.ndim != 3 or evidence.role in PARAMETER_ROLES:
+    values, position = evidence.values, _positions(evidence)
+    if values is None or position is None or evidence.tokens is None or values.a.ndim != 3:
         return None
-    position = evidence.axis_of_positions(values.a.shape)
-    if position is None:
-        return None
-    axis = 1 - position
-    found = _indices(evidence, axis)
-    if found is None:
-        return None
-    said = note("only-some-samples", count=len(found), size=values.a.shape[axis], which=_listed(found))
-    return strong(said, samples=found.tolist()[:_NAMED])
+    found = _few_indices(evidence, 1 - position, "only-some-samples", least=2)
+    return None if found is None else strong(found[0], samples=found[1])
 
 
 # Columns, rows and heads
 
 
 def some_heads(evidence: Evidence) -> Found | None:
-    """Whole heads, where a configuration says how many there are or the module's name does that it has some."""
+    """Whole heads; a configuration or the module's name tells how many there are."""
     values = evidence.values
     if values is None:
         return None
@@ -241,32 +249,22 @@ def some_heads(evidence: Evidence) -> Found | None:
     for number in evidence.heads(width):
         size = width // number
         heads = np.unique(found // size)
-        if number < 2 or size < 2 or not len(heads) <= _MOST * number:
+        if number < 2 or size < 2 or len(heads) > _MOST * number:
             continue
-        if len(found) > 0.5 * size * len(heads) and all(
-            np.count_nonzero(found // size == head) > 0.5 * size for head in heads
-        ):
+        if all(np.count_nonzero(found // size == head) > 0.5 * size for head in heads):
             said = note("only-some-heads", count=len(heads), which=_listed(heads), size=number, channels=size)
             return strong(said, heads=heads.tolist(), number=number)
     return None
 
 
 def some_indices(evidence: Evidence, axis: int, code: str) -> Found | None:
-    """A few indices of the last axis, or of the first one of what belongs to a parameter."""
+    """A few indices of the last axis, or of a parameter's first."""
     values = evidence.values
-    if axis == 0 and evidence.role not in PARAMETER_ROLES:
+    is_other = axis == 0 and evidence.role not in PARAMETER_ROLES
+    if is_other or values is None or not values.a.ndim or len(squeezed(values.a.shape)) < (1 if axis else 2):
         return None
-    if values is None or values.a.ndim < 1 or len(squeezed(values.a.shape)) < (1 if axis else 2):
-        return None
-    axis %= values.a.ndim
-    if values.a.shape[axis] < _FEW:
-        return None
-    found = _indices(evidence, axis)
-    if found is None:
-        return None
-    size = values.a.shape[axis]
-    said = Note(code, {"count": len(found), "size": size, "which": _listed(found)})
-    return strong(said, indices=found.tolist()[:_NAMED], number=len(found))
+    found = _few_indices(evidence, axis % values.a.ndim, code)
+    return None if found is None else strong(found[0], indices=found[1], number=found[0].facts["count"])
 
 
 def few_elements(evidence: Evidence) -> Found | None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
-from probe.diagnosis.causes.rounded import ROUNDED, is_rounded, rounded
 from probe.diagnosis.evidence import Evidence, Half, distance, read
-from probe.diagnosis.grades import Found, verified, weak
+from probe.diagnosis.hint import Found, verified, weak
+from probe.notes import Note, note
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.verdict.tensors import Tensor
 
+ROUNDED = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TensorFloat-32": 2.0**-11}
+"""unit roundoff by name"""
+_BITS = {"bfloat16": 16, "TensorFloat-32": 13}
+"""bits of a float32 that are dropped"""
 _FEW = 64
 """elements from which on it is no chance that all are rounded"""
 _ROUNDED = 1e-4
@@ -24,6 +30,24 @@ _KEPT = 0.5
 
 
 # Precision
+
+
+def rounded(values: np.ndarray, name: str) -> np.ndarray:
+    """Return numbers rounded to the nearest of a narrower format, as float64."""
+    if name == "float16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float64)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    drop = np.uint32(_BITS[name])
+    half = np.uint32((1 << (int(drop) - 1)) - 1)
+    even = (bits >> drop) & np.uint32(1)
+    kept = ((bits + half + even) >> drop) << drop
+    return kept.view(np.float32).astype(np.float64).reshape(values.shape)
+
+
+def is_rounded(values: np.ndarray, name: str) -> bool:
+    """Return True if all numbers have a narrower format."""
+    return bool(np.array_equal(rounded(values, name), values))
 
 
 def precision(evidence: Evidence) -> Found | None:
@@ -44,10 +68,10 @@ def precision(evidence: Evidence) -> Found | None:
 
 
 def dtype(evidence: Evidence) -> Found | None:
-    """The two tensors have other dtypes, and the error is at most some roundings of the coarser one."""
+    """The dtypes differ; the error is at most some roundings of the coarser one."""
     names = [half.dtype for half in evidence.halves]
     units = [unit_roundoff(name) for name in names]
-    if evidence.is_one_sided or min(units) == 0 or max(units) < 4 * min(units):
+    if min(units) == 0 or max(units) < 4 * min(units):
         return None
     side, coarse = ("B", names[1]) if units[1] > units[0] else ("A", names[0])
     if not evidence.error <= 64 * max(units):
@@ -60,8 +84,6 @@ def dtype(evidence: Evidence) -> Found | None:
 
 def one_number(evidence: Evidence) -> Found | None:
     """All elements are one number on one side alone."""
-    if evidence.is_one_sided or not evidence.size > 1:
-        return None
     for side, half, other in (("B", evidence.b, evidence.a), ("A", evidence.a, evidence.b)):
         low, high = half.tensor.low, half.tensor.high
         if low == high and not half.tensor.bad[0] and other.tensor.low != other.tensor.high:
@@ -70,27 +92,20 @@ def one_number(evidence: Evidence) -> Found | None:
 
 
 def redrawn(evidence: Evidence) -> Found | None:
-    """Initial weights that have the same spread and nothing else in common, and are nowhere else in the other model."""
+    """Initial weights have the same spread and nothing else in common, and are nowhere else in the other model."""
     metrics = evidence.metrics
     size = evidence.size
-    if evidence.role is not Role.PARAM or metrics is None or evidence.is_one_sided or size < 1024 or metrics.estimated:
+    if size < 1024 or metrics.estimated:
         return None
     is_alike = abs(metrics.norm_ratio - 1) < 4 / math.sqrt(size) and abs(metrics.cosine) < 4 / math.sqrt(size)
     means = [abs(half.tensor.mean) / half.tensor.rms for half in evidence.halves if half.tensor.rms]
     if not is_alike or max(means, default=1.0) > 8 / math.sqrt(size):
         return None
-    if _may_be_elsewhere(evidence):
-        return None
-    return weak(note("drawn-anew"), cosine=metrics.cosine)
-
-
-def _may_be_elsewhere(evidence: Evidence) -> bool:
-    """Tell whether the values of either weight may stand anywhere in the other model, rounded or in another order."""
-    key = evidence.phase, Role.PARAM
-    a, b = evidence.a, evidence.b
-    return any(_are_near(a.tensor, other) for other in b.params.get(key, {}).values()) or any(
-        _are_near(b.tensor, other) for other in a.params.get(key, {}).values()
-    )
+    key, (a, b) = (evidence.phase, Role.PARAM), evidence.halves
+    others = [(a.tensor, other) for other in b.params.get(key, {}).values()]
+    others += [(b.tensor, other) for other in a.params.get(key, {}).values()]
+    may_be_elsewhere = any(_are_near(*pair) for pair in others)  # rounded, or in another order
+    return None if may_be_elsewhere else weak(note("drawn-anew"), cosine=metrics.cosine)
 
 
 def _are_near(a: Tensor, b: Tensor) -> bool:
@@ -112,20 +127,19 @@ class _Angles:
 
 
 def rotary(evidence: Evidence) -> Found | None:
-    """Cosines, sines or angles of rotary embeddings, of which base, scaling, layout and first position are solved."""
+    """Cosines, sines or angles with another base, scaling, layout or first position."""
     names = f"{evidence.classes[0]} {evidence.classes[1]} {evidence.finding.path}".casefold()
     if "rot" not in names and "rope" not in names:
         return None
-    found = [_angles(half, evidence) for half in evidence.halves]
-    a, b = found
+    a, b = (_angles(half, evidence) for half in evidence.halves)
     if a is None or b is None or a == b:
         return None
-    differing = []
-    for what in ("base", "stretch", "layout", "first"):
-        x, y = getattr(a, what), getattr(b, what)
-        same = math.isclose(x, y, rel_tol=1e-3) if isinstance(x, float) else x == y
-        if not same:
-            differing.append(Note(f"rotary-{what}", {"a": x, "b": y}))
+    both = {what: (getattr(a, what), getattr(b, what)) for what in _Angles.__dataclass_fields__}
+    differing = [
+        Note(f"rotary-{what}", {"a": x, "b": y})
+        for what, (x, y) in both.items()
+        if not (math.isclose(x, y, rel_tol=1e-3) if isinstance(x, float) else x == y)
+    ]
     said = note("rotary-embeddings", differing=tuple(differing))
     return verified(said, by="from-angles", base_a=a.base, base_b=b.base) if differing else None
 
@@ -133,38 +147,37 @@ def rotary(evidence: Evidence) -> Found | None:
 def _angles(half: Half, evidence: Evidence) -> _Angles | None:
     """Solve how angles of [positions, size] were made, from their sines, cosines or themselves."""
     values = half.values
-    if values is None or values.ndim < 2 or values.shape[-1] % 2 or values.shape[-2] < 3:
-        positions = None if values is None else evidence.axis_of_positions(values.shape)
-        if values is None or positions is None or values.shape[-1] % 2:
+    if values is None or not values.ndim or values.shape[-1] % 2:
+        return None
+    if values.ndim < 2 or values.shape[-2] < 3:
+        positions = evidence.axis_of_positions(values.shape)
+        if positions is None:
             return None
         values = np.moveaxis(values, positions, -2)
     table = values.reshape(-1, *values.shape[-2:])[0]
-    for first in (0, 1):
-        for make, back in ((np.cos, np.arccos), (np.sin, np.arcsin), (np.asarray, np.asarray)):
-            for layout, columns in (("halves", slice(0, table.shape[1] // 2)), ("pairs", slice(0, None, 2))):
-                found = _solved(table, columns, make, back, first, layout)
-                if found is not None:
-                    return found
-    return None
+    made = (np.cos, np.arccos), (np.sin, np.arcsin), (np.asarray, np.asarray)
+    lying = ("halves", slice(0, table.shape[1] // 2)), ("pairs", slice(0, None, 2))
+    ways = itertools.product((0, 1), made, lying)
+    found = (_solved(table, columns, make, back, first, layout) for first, (make, back), (layout, columns) in ways)
+    return next((each for each in found if each is not None), None)
 
 
-def _solved(table: np.ndarray, columns: slice, make: object, back: object, first: int, layout: str) -> _Angles | None:
+def _solved(
+    table: np.ndarray, columns: slice, make: Callable[..., Any], back: Callable[..., Any], first: int, layout: str
+) -> _Angles | None:
     row = table[1 - first, columns]
-    if not callable(make) or not callable(back) or (make is not np.asarray and np.abs(row).max() > 1):
+    if make is not np.asarray and np.abs(row).max() > 1:
         return None
     frequency = np.asarray(back(row), np.float64)
     used = np.flatnonzero(frequency > 0.02)
     if len(used) < 2 or len(frequency) < 2:
         return None
     rate, start = np.polyfit(-used / len(frequency), np.log(frequency[used]), 1)
-    angles = (np.arange(table.shape[0]) + first)[:, None] * np.exp(
-        start - rate * np.arange(len(frequency)) / len(frequency)
-    )
-    half = make(angles)
+    steps = np.exp(start - rate * np.arange(len(frequency)) / len(frequency))
+    half = make((np.arange(table.shape[0]) + first)[:, None] * steps)
     whole = np.concatenate([half, half], axis=1) if layout == "halves" else np.repeat(half, 2, axis=1)
-    if distance(whole, table) > 1e-2:
-        return None
-    return _Angles(float(f"{math.exp(rate):.4g}"), float(f"{math.exp(-start):.4g}"), layout, first)
+    found = _Angles(float(f"{math.exp(rate):.4g}"), float(f"{math.exp(-start):.4g}"), layout, first)
+    return found if distance(whole, table) <= 1e-2 else None
 
 
 # Running statistics
@@ -173,20 +186,14 @@ def _solved(table: np.ndarray, columns: slice, make: object, back: object, first
 def momentum(evidence: Evidence) -> Found | None:
     """How much of the batch's statistics went into the running ones."""
     name = evidence.a.name
-    if (
-        evidence.role is not Role.BUFFER
-        or evidence.phase is not Phase.UPDATE
-        or name not in ("running_mean", "running_var")
-    ):
+    if evidence.phase is not Phase.UPDATE or name not in ("running_mean", "running_var"):
         return None
     found = [_momentum(half, evidence, name) for half in evidence.halves]
     if None in found or found[0] == found[1]:
         return None
     (a, kind_a), (b, kind_b) = (each for each in found if each is not None)
-    if math.isclose(a, b, rel_tol=1e-2):
-        said = note("variance-of-batch", a=kind_a, b=kind_b)
-    else:
-        said = note("momentum-of-statistics", a=a, b=b)
+    is_variance = math.isclose(a, b, rel_tol=1e-2)
+    said = note("variance-of-batch", a=kind_a, b=kind_b) if is_variance else note("momentum-of-statistics", a=a, b=b)
     return verified(said, by="from-inputs", a=a, b=b)
 
 
@@ -199,16 +206,14 @@ def _momentum(half: Half, evidence: Evidence, name: str) -> tuple[float, Note | 
         return None
     flat = np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)
     count = flat.shape[1]
-    batches: list[tuple[Note | None, np.ndarray]] = [(None, flat.mean(axis=1))]
+    variance = flat.var(axis=1)
+    batches: dict[str, np.ndarray] = {"": flat.mean(axis=1)}
     if name == "running_var":
-        batches = [
-            (note("divided-by-n-minus-1"), flat.var(axis=1) * count / max(1, count - 1)),
-            (note("divided-by-n"), flat.var(axis=1)),
-        ]
-    for kind, batch in batches:
+        batches = {"divided-by-n-minus-1": variance * count / max(1, count - 1), "divided-by-n": variance}
+    for kind, batch in batches.items():
         away = batch - old
         squares = float(away @ away)
         share = float((new - old) @ away) / squares if squares else 0.0
         if share and distance(old + share * away, new) <= 1e-5:
-            return float(f"{share:.4g}"), kind
+            return float(f"{share:.4g}"), Note(kind) if kind else None
     return None

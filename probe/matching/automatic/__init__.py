@@ -17,14 +17,14 @@ from probe.structure.tree import Tree
 
 
 def leaves_something(matching: Matching, a: Tree, b: Tree) -> bool:
-    """Tell whether there is anything for `complete` to do: something left on both sides, or pairs of doubtful paths."""
+    """Return True if `complete` has anything to do: something left on both sides, or pairs of doubtful paths."""
     return bool(matching.only_a and matching.only_b) or any(
         pair.reason is Reason.SAME_PATH and _may_be_doubtful(a, pair.a, b, pair.b) for pair in matching.pairs
     )
 
 
 def may_be_partial(matching: Matching, a: Tree, b: Tree) -> bool:
-    """Tell whether a line of the mapping pairs a layer that has siblings without a partner."""
+    """Return True if a line of the mapping pairs a layer that has siblings without a partner."""
     lonely = [
         {tree.modules[i].parent for i in only if not tree.children[i]}
         for only, tree in ((matching.only_a, a), (matching.only_b, b))
@@ -37,7 +37,7 @@ def may_be_partial(matching: Matching, a: Tree, b: Tree) -> bool:
 
 
 def _may_be_doubtful(a: Tree, i: int, b: Tree, j: int) -> bool:
-    """Tell whether the classes of two modules leave open that they are a pair."""
+    """Return True if the classes of two modules leave open that they are a pair."""
     classes = a.class_name(i), b.class_name(j)
     are_leaves = not a.children[i] and not b.children[j]
     return likeness.of_classes(*classes) < 0 or (are_leaves and classes[0] != classes[1])

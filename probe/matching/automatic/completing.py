@@ -5,30 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probe.matching.automatic import likeness, values
-from probe.matching.automatic.between import match_between
-from probe.matching.automatic.inner import drop_straddling, match_alone, match_inner
-from probe.matching.automatic.named import match_by_names
+from probe.matching.automatic.inner import drop_straddling, match_alone, match_between, match_by_names, match_inner
 from probe.matching.automatic.outline import Outline
 from probe.matching.automatic.regions import match_inside
-from probe.matching.automatic.state import Found
-from probe.matching.automatic.weights.layouts import agree_on_groups
-from probe.matching.result import Matching, Pair, Reason
+from probe.matching.automatic.state import Found, Half
+from probe.matching.automatic.weights.fused import agree_on_groups
+from probe.matching.result import Matching, Pair, Reason, other_side
 
 _FAR = 0.9
 
 
 def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
-    """Return a matching with pairs for what it leaves on both sides, as far as these can be told.
-
-    Parameters
-    ----------
-    matching
-        what is certain; it stays
-    a, b
-        the two models
-    """
+    """Return a matching with pairs for what it leaves on both sides, as far as they can be told."""
     by_path = [pair for pair in matching.pairs if pair.reason is Reason.SAME_PATH]
-    other = {pair for pair in by_path if _computes_otherwise(a, b, pair)}
+    # what has its path in common alone
+    other = {
+        pair for pair in by_path
+        if a.tree.class_name(pair.a) != b.tree.class_name(pair.b) and values.compute_otherwise(a, pair.a, b, pair.b)
+    }  # fmt: skip
     doubtful = [pair for pair in by_path if pair not in other and _is_doubtful(a, b, pair)]
     kept = [pair for pair in matching.pairs if pair not in other and pair not in doubtful]
     found = _started(matching, kept, a, b)
@@ -42,31 +36,27 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
             found.of_a[pair.a], found.of_b[pair.b] = pair.b, pair.a
     pairs = kept + [Pair(i, found.of_a[i], *why) for i, why in found.why.items()]
     pairs.sort(key=lambda pair: pair.a)
-    whole = {
-        side: {k for bundle in (*matching.bundles, *found.bundles) if bundle.side == side for k in bundle.parts}
-        for side in "AB"
-    }
+    bundles = (*matching.bundles, *found.bundles)
+    left = []
+    for side, half in found.sides.items():
+        parts = {k for bundle in bundles if bundle.side == side for k in bundle.parts}
+        gone = {*half.partner, *half.parts, *parts, *matching.ignored(side), *matching.stepped(side)}
+        left.append(tuple(k for k in range(len(half.outline)) if k not in gone))
     return replace(
         matching,
         pairs=tuple(pairs),
-        only_a=_left(a, {*found.of_a, *found.parts, *whole["A"], *matching.ignored_a, *matching.stepped_a}),
-        only_b=_left(b, {*found.of_b, *found.parts_b, *whole["B"], *matching.ignored_b, *matching.stepped_b}),
-        bundles=(*matching.bundles, *found.bundles),
+        only_a=left[0],
+        only_b=left[1],
+        bundles=bundles,
         weight_bundles=(*matching.weight_bundles, *found.weight_bundles),
-        views_a={**found.views_a, **matching.views_a},
-        views_b={**found.views_b, **matching.views_b},
+        views_a={**found.sides["A"].views, **matching.views_a},
+        views_b={**found.sides["B"].views, **matching.views_b},
         notes=(*matching.notes, *said),
     )
 
 
-def _computes_otherwise(a: Outline, b: Outline, pair: Pair) -> bool:
-    """Tell whether two modules have their path in common alone."""
-    i, j = pair.a, pair.b
-    return a.tree.class_name(i) != b.tree.class_name(j) and values.compute_otherwise(a, i, b, j)
-
-
 def _is_doubtful(a: Outline, b: Outline, pair: Pair) -> bool:
-    """Tell whether two modules of one path are clearly different things."""
+    """Return True if two modules of one path are clearly different things."""
     i, j = pair.a, pair.b
     if not i or not j:
         return False
@@ -83,31 +73,25 @@ def _is_doubtful(a: Outline, b: Outline, pair: Pair) -> bool:
 
 
 def _started(matching: Matching, kept: list[Pair], a: Outline, b: Outline) -> Found:
-    parts: dict[str, dict[int, int]] = {"A": {}, "B": {}}
-    alone: dict[str, set[int]] = {"A": set(), "B": set()}
-    paired = {"A": {pair.a for pair in kept}, "B": {pair.b for pair in kept}}
+    of_a = {pair.a: pair.b for pair in kept}
+    sides = {"A": Half(a, of_a), "B": Half(b, {j: i for i, j in of_a.items()})}
+    for side, half in sides.items():
+        half.ignored = matching.ignored(side) | matching.stepped(side).keys()
     for bundle in matching.bundles:
-        parts[bundle.side].update(dict.fromkeys(bundle.parts[1:], bundle.whole))
+        sides[bundle.side].parts.update(dict.fromkeys(bundle.parts[1:], bundle.whole))
     for weights in matching.weight_bundles:
-        other = "A" if weights.side == "B" else "B"
-        inside = {module for row in weights.parts for module, _ in row} - paired[weights.side]
-        parts[weights.side].update(dict.fromkeys(inside, weights.whole[0]))
-        alone[other] |= {weights.whole[0]} - paired[other]
-    return Found(
-        a, b, {pair.a: pair.b for pair in kept}, {pair.b: pair.a for pair in kept},
-        frozenset(pair.a for pair in kept), parts=parts["A"], parts_b=parts["B"],
-        ignored_a=matching.ignored_a | matching.stepped_a.keys() | alone["A"],
-        ignored_b=matching.ignored_b | matching.stepped_b.keys() | alone["B"],
-    )  # fmt: skip
+        mine, theirs = sides[weights.side], sides[other_side(weights.side)]
+        whole, parts = weights.ends
+        mine.parts.update(dict.fromkeys(set(parts) - mine.partner.keys(), whole))
+        theirs.ignored |= {whole} - theirs.partner.keys()
+    return Found(sides)
 
 
 def _match_all(found: Found, kept: list[Pair]) -> None:
+    todo = [(pair.a, pair.b, pair.confidence) for pair in kept if _is_open(found, pair)]
     if 0 not in found.of_a and 0 not in found.of_b:
         found.pair(0, 0, Reason.SAME_STRUCTURE, 1.0)
-        todo = [(0, 0, 1.0)]
-    else:
-        todo = []
-    todo += [(pair.a, pair.b, pair.confidence) for pair in kept if _is_open(found, pair)]
+        todo.insert(0, (0, 0, 1.0))
     while todo:
         todo += match_inside(found, *todo.pop())
     for i, j in found.pins.items():
@@ -125,20 +109,16 @@ def _match_all(found: Found, kept: list[Pair]) -> None:
 def _drop_homeless(found: Found) -> None:
     """Forget weights that lie in one of a module without a partner: there is nothing to compare them at."""
     for bundle in list(found.weight_bundles):
-        partners, parts = (found.of_b, found.parts) if bundle.side == "A" else (found.of_a, found.parts_b)
-        if bundle.whole[0] not in partners:
+        mine, theirs = found.ends(bundle.side)
+        whole, parts = bundle.ends
+        if whole not in theirs.partner:
             found.weight_bundles.remove(bundle)
-            for row in bundle.parts:
-                for module, _ in row:
-                    parts.pop(module, None)
+            for module in parts:
+                mine.parts.pop(module, None)
 
 
 def _is_open(found: Found, pair: Pair) -> bool:
-    """Tell whether both sides of a pair have something right below that is left."""
+    """Return True if both sides of a pair have something right below that is left."""
     return any(c not in found.of_a for c in found.a.children(pair.a)) and any(
         c not in found.of_b for c in found.b.children(pair.b)
     )
-
-
-def _left(side: Outline, done: set[int]) -> tuple[int, ...]:
-    return tuple(i for i in range(len(side)) if i not in done)

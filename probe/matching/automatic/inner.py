@@ -1,14 +1,15 @@
-"""Modules that hold others: they are a pair when most of what they hold is."""
+"""Modules that hold others: they are a pair when most of what they hold is. And what stands between, or beside, pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from probe.matching.automatic import likeness, values
-from probe.matching.automatic.likeness import kind_of
 from probe.matching.automatic.loose import tables
-from probe.matching.automatic.outline import Outline, is_matrix
-from probe.matching.automatic.state import Found
+from probe.matching.automatic.outline import Outline, shapes_of
+from probe.matching.automatic.state import Found, Half
+from probe.matching.lists import evenly, grouped
 from probe.matching.result import Reason
 
 _ENOUGH = 0.6
@@ -17,26 +18,24 @@ _LIGHT, _UNTOLD = 0.1, 0.5
 _MOST_SURE = 0.95
 _ALONE = 0.75
 _SMALL = 64
-"""modules below one in which what has weights is looked for at any depth"""
-_SEVERAL_THINGS = ("rotary", "dropout")
-"""kinds of which one is not as good as another"""
+"""modules below one in which what has weights, and its norms, are looked for at any depth"""
 
 
 def match_inner(found: Found) -> None:
     """Pair the modules that hold others, the surest first; no pair lies across another."""
     a, b = found.a, found.b
+    halves = here, _ = list(found.sides.values())
     totals_a, totals_b = _totals(a), _totals(b)
-    tables_a, tables_b = tables(a, b), tables(b, a)
     embeddings_a, embeddings_b = (
-        _counted(side, "embedding", own.__contains__) for side, own in ((a, tables_a), (b, tables_b))
+        _counted(side, "embedding", tables(side, other).__contains__) for side, other in ((a, b), (b, a))
     )
     norms_a, norms_b = _counted(a, "norm"), _counted(b, "norm")
-    untold_a, untold_b = _counted(a, "norm", found.has_a), _counted(b, "norm", found.has_b)
+    untold_a, untold_b = (_counted(half.outline, "norm", half.has) for half in halves)
     scored = []
     for i in range(1, len(a)):
-        if not a.tree.children[i] or i in found.of_a or i in found.parts or i in found.ignored_a:
+        if not a.tree.children[i] or here.has(i) or i in here.ignored:
             continue
-        held = [(k, _partner(found, k)) for k in _held(a, i)]
+        held = [(k, here.counterpart(k)) for k in _held(a, i)]
         for j in _candidates(found, held, totals_a[i], totals_b):
             if a.is_list(i) != b.is_list(j):
                 continue  # one computes something, the other only holds what does
@@ -44,17 +43,17 @@ def match_inner(found: Found) -> None:
                 continue  # one is given tokens, the other what an embedding made of them
             if norms_a[i] != norms_b[j] and 0 in (norms_a[i], norms_b[j]):
                 continue  # one returns what it computes, the other that normed
-            both = sum(_weight(a, k) for k, other in held if other is not None and b.is_below(other, j))
+            both = _shared(found, "A", i, j)
             whole_b = totals_b[j]
             if both and whole_b:
-                back = both if not found.parts_b else _shared_of_b(found, i, j)
+                back = both if not found.sides["B"].parts else _shared(found, "B", j, i)
                 untold = _UNTOLD * min(untold_a[i], untold_b[j])  # which of them is which is not known: all are here
                 both, back = both + untold, back + untold
                 share = (min(1.0, both / totals_a[i]) + min(1.0, back / whole_b)) / 2
                 if share >= _ENOUGH:
-                    scored.append((share + _likeness(found, i, j), share, i, j))
-    scored.sort(key=lambda each: (-each[0], a.begin[each[2]], b.begin[each[3]]))
-    for _, share, i, j in scored:
+                    scored.append((share, i, j))
+    scored.sort(key=lambda each: (-each[0], a.begin[each[1]], b.begin[each[2]]))
+    for share, i, j in scored:
         if i not in found.of_a and j not in found.of_b and stands_right(found, i, j):
             sure, reason = _certainty(found, i)
             found.pair(i, j, reason, min(_MOST_SURE, share) * sure)
@@ -63,20 +62,14 @@ def match_inner(found: Found) -> None:
 def _weight(side: Outline, index: int) -> float:
     if side.adds_nothing(index):
         return 0.0
-    if is_matrix(side, index):
+    if side.is_matrix(index):
         return 1.0
     return 0.5 if side.weights[index] or index in side.unmeasured else _LIGHT
 
 
 def _totals(side: Outline) -> list[float]:
-    found = [0.0] * len(side)
-    for index in reversed(side.preorder):
-        if not side.tree.children[index] or side.weights[index]:
-            found[index] += _weight(side, index)
-        parent = side.tree.modules[index].parent
-        if parent >= 0:
-            found[parent] += found[index]
-    return found
+    own = [side.weights[k] or not side.tree.children[k] for k in range(len(side))]
+    return side.with_below([_weight(side, k) if is_own else 0.0 for k, is_own in enumerate(own)])
 
 
 def _counted(side: Outline, kind: str, is_done: Callable[[int], bool] = lambda _: False) -> list[int]:
@@ -84,30 +77,22 @@ def _counted(side: Outline, kind: str, is_done: Callable[[int], bool] = lambda _
 
     A norm that drops and activates what it returns holds modules for that, and is a norm.
     """
-    found, inside = [0] * len(side), [0] * len(side)
-    for index in reversed(side.preorder):
-        if not inside[index] and kind_of(side.tree.class_name(index)) == kind and not is_done(index):
-            found[index] += 1
-        parent = side.tree.modules[index].parent
-        if parent >= 0:
-            found[parent] += found[index]
-            inside[parent] += inside[index] + len(side.weights[index])
-    return found
+    inside = side.with_below([len(weights) for weights in side.weights])
+    return side.with_below(
+        [int(inside[k] == len(side.weights[k]) and side.kind(k) == kind and not is_done(k)) for k in range(len(side))]
+    )
 
 
 def _held(side: Outline, top: int) -> list[int]:
-    inside = (side.preorder[place] for place in range(side.begin[top] + 1, side.end[top] + 1))
-    return [k for k in inside if not side.tree.children[k] or side.weights[k]]
+    return [k for k in side.inside(top)[1:] if not side.tree.children[k] or side.weights[k]]
 
 
-def _partner(found: Found, i: int) -> int | None:
-    return found.of_a.get(i, found.parts.get(i))
-
-
-def _shared_of_b(found: Found, i: int, j: int) -> float:
-    """Return how much of what a module of B holds is in a module of A."""
-    partners = ((k, found.of_b.get(k, found.parts_b.get(k))) for k in _held(found.b, j))
-    return sum(_weight(found.b, k) for k, other in partners if other is not None and found.a.is_below(other, i))
+def _shared(found: Found, side: str, index: int, there: int) -> float:
+    """Return how much of what a module of a side holds is in a module of the other one."""
+    mine, theirs = found.ends(side)
+    partners = ((k, mine.counterpart(k)) for k in _held(mine.outline, index))
+    inside = (k for k, other in partners if other is not None and theirs.outline.is_below(other, there))
+    return sum(_weight(mine.outline, k) for k in inside)
 
 
 def _candidates(found: Found, held: list[tuple[int, int | None]], total: float, totals_b: list[float]) -> Iterator[int]:
@@ -116,34 +101,20 @@ def _candidates(found: Found, held: list[tuple[int, int | None]], total: float, 
     step = max(1, len(known) // _SAMPLES)
     tree = found.b.tree
     for j in known[::step]:
-        at = j if tree.children[j] else tree.modules[j].parent
-        while at > 0 and at not in seen and totals_b[at] <= 3 * total:
+        for at in (*([j] if tree.children[j] else []), *tree.ancestors(j)):
+            if at == 0 or at in seen or totals_b[at] > 3 * total:
+                break
             seen.add(at)
-            if at not in found.of_b and at not in found.ignored_b:
+            if at not in found.of_b and at not in found.sides["B"].ignored:
                 yield at
-            at = tree.modules[at].parent
-
-
-def _likeness(found: Found, i: int, j: int) -> float:
-    a, b = found.a, found.b
-    score = 0.05 * likeness.of_classes(a.tree.class_name(i), b.tree.class_name(j))
-    score += 0.12 * likeness.of_names(a.tree.name(i), b.tree.name(j))
-    if found.by_calls:
-        score += 0.06 if (i in a.first_call) == (j in b.first_call) else -0.06
-        score += 0.03 * values.close(a.outputs.get(i, ()), b.outputs.get(j, ()))
-        score += 0.02 * values.close(a.inputs.get(i, ()), b.inputs.get(j, ()))
-    return score
 
 
 def stands_right(found: Found, i: int, j: int) -> bool:
-    """Tell whether the nearest modules around two that have partners stand around the other one on the other side."""
-    for this, other, pairs, at, there in (
-        (found.a, found.b, found.of_a, i, j), (found.b, found.a, found.of_b, j, i),
-    ):  # fmt: skip
-        above = this.tree.modules[at].parent
-        while above >= 0 and above not in pairs:
-            above = this.tree.modules[above].parent
-        if above >= 0 and not other.is_below(there, pairs[above]):
+    """Return True if the nearest modules around two that have partners stand around the other one on the other side."""
+    for side, at, there in (("A", i, j), ("B", j, i)):
+        mine, theirs = found.ends(side)
+        around = (mine.partner[k] for k in mine.outline.tree.ancestors(at) if k in mine.partner)
+        if not theirs.outline.is_below(there, next(around, 0)):
             return False
     return True
 
@@ -166,49 +137,155 @@ def drop_straddling(found: Found) -> None:
     """
     for i in list(found.why):
         j = found.of_a[i]
-        if _holds_what_is_outside(found, i, j) or _has_its_rest_beside(found, i, j):
-            del found.of_a[i], found.of_b[j], found.why[i]
+        is_outside = _holds_what_is_outside(found, "A", i, j) or _holds_what_is_outside(found, "B", j, i)
+        if is_outside or _has_its_rest_beside(found, i, j):
+            found.forget(i)
 
 
-def _holds_what_is_outside(found: Found, i: int, j: int) -> bool:
-    mine = ((k, _partner(found, k)) for k in _held(found.a, i) if k != i and found.a.weights[k])
-    if any(other is not None and not found.b.is_below(other, j) for _, other in mine):
-        return True
-    theirs = ((k, found.of_b.get(k, found.parts_b.get(k))) for k in _held(found.b, j) if k != j and found.b.weights[k])
-    return any(other is not None and not found.a.is_below(other, i) for _, other in theirs)
+def _holds_what_is_outside(found: Found, side: str, index: int, there: int) -> bool:
+    mine, theirs = found.ends(side)
+    held = (mine.counterpart(k) for k in _held(mine.outline, index) if mine.outline.weights[k])
+    return any(other is not None and not theirs.outline.is_below(other, there) for other in held)
 
 
 def _has_its_rest_beside(found: Found, i: int, j: int) -> bool:
-    """Tell whether what one of two layers has more of is as much as a weight without a partner beside the other, or around it."""
-    sizes = [sum(w.size for w in side.weights[k]) for side, k in ((found.a, i), (found.b, j))]
-    if sizes[0] == sizes[1] or 0 in sizes or found.a.tree.children[i] or found.b.tree.children[j]:
+    """Return True if what one layer has more is as much as a weight without a partner beside, or around, the other."""
+    size_a, size_b = (sum(w.size for w in side.weights[k]) for side, k in ((found.a, i), (found.b, j)))
+    if size_a == size_b or 0 in (size_a, size_b) or found.a.tree.children[i] or found.b.tree.children[j]:
         return False
-    small, k, has = (found.a, i, found.has_a) if sizes[0] < sizes[1] else (found.b, j, found.has_b)
-    parent = small.tree.modules[k].parent
-    beside = [each for each in small.children(parent) if not has(each)] if parent >= 0 else []
-    around = [parent] if parent >= 0 else []
-    return any(w.size == abs(sizes[0] - sizes[1]) for each in (*around, *beside) for w in small.weights[each])
+    half, k = (found.sides["A"], i) if size_a < size_b else (found.sides["B"], j)
+    small = half.outline
+    places = [each for parent in [*small.tree.ancestors(k)][:1] for each in (parent, *small.children(parent))]
+    free = [each for place, each in enumerate(places) if place == 0 or not half.has(each)]
+    return any(w.size == abs(size_a - size_b) for each in free for w in small.weights[each])
 
 
 def match_alone(found: Found) -> None:
     """Pair what is left of a kind alone on both sides below two modules that are a pair."""
     for i, j in list(found.of_a.items()):
-        mine = _left_by_kind(found.a, i, found.has_a)
-        theirs = _left_by_kind(found.b, j, found.has_b) if mine else {}
-        for kind, left in mine.items():
-            right = theirs.get(kind, [])
-            if len(left) != 1 or len(right) != 1 or not kind[0] or kind[0] in _SEVERAL_THINGS:
-                continue
-            if not values.compute_otherwise(found.a, left[0], found.b, right[0]):
-                found.pair(left[0], right[0], Reason.SAME_STRUCTURE, _ALONE * found.confidence(i))
+        mine = _left_by_kind(found.sides["A"], i)
+        for one, other, count in evenly(mine, _left_by_kind(found.sides["B"], j) if mine else {}):
+            is_telling = count == 1 and found.a.kind(one) not in ("", *likeness.NEVER_ALIKE)
+            if is_telling and not values.compute_otherwise(found.a, one, found.b, other):
+                found.pair(one, other, Reason.SAME_STRUCTURE, _ALONE * found.confidence(i))
 
 
-def _left_by_kind(side: Outline, top: int, is_done: Callable[[int], bool]) -> dict[tuple[object, ...], list[int]]:
-    found: dict[tuple[object, ...], list[int]] = {}
+def _left_by_kind(half: Half, top: int) -> dict[tuple[object, ...], list[int]]:
+    side = half.outline
     is_small = side.end[top] - side.begin[top] < _SMALL
-    for k in _held(side, top) if is_small else side.children(top):
-        is_near = side.tree.modules[k].parent == top
-        if not side.tree.children[k] and not is_done(k) and (is_near or side.weights[k]):
-            shapes = tuple(sorted(w.shape for w in side.weights[k]))
-            found.setdefault((kind_of(side.tree.class_name(k)), shapes), []).append(k)
-    return found
+    near = list(side.children(top))
+    left = (
+        k
+        for k in (_held(side, top) if is_small else near)
+        if not side.tree.children[k] and not half.has(k) and (k in near or side.weights[k])
+    )
+    return grouped(left, lambda k: (side.kind(k), shapes_of(side, k)))
+
+
+# Norms, and whatever holds no matrix, between neighbours that are known: told by the order alone
+#
+# One side may have a norm inside the attention and the other beside it: then they stand in no block together, and freshly
+# initialised ones have no numbers that tell them apart. In the order in which they run, they are between the same neighbours.
+
+_RETURN_THE_SAME, _ONE_OF_SEVERAL = 0.9, 0.65
+
+
+def match_between(found: Found) -> None:
+    """Pair what has weights, but no matrix, between neighbours that are pairs, where both sides have as many of a kind."""
+    if not found.by_calls:
+        return  # the order of definition says too little
+    for mine, theirs in list(found.gaps(_line(found.sides["A"]), _line(found.sides["B"]))):
+        for i, j, count in evenly(_by_kind(found.a, mine), _by_kind(found.b, theirs)):
+            _keep(found, i, j, _ALONE if count == 1 else _ONE_OF_SEVERAL)
+
+
+def _keep(found: Found, i: int, j: int, sure: float) -> None:
+    if not stands_right(found, i, j) or found.weights_differ(i, j):
+        return
+    if values.close(found.a.outputs.get(i, ()), found.b.outputs.get(j, ())) >= 2:
+        found.pair(i, j, Reason.SAME_VALUES, _RETURN_THE_SAME)
+    else:
+        found.pair(i, j, Reason.SAME_STRUCTURE, sure)
+
+
+def _line(half: Half) -> list[int]:
+    """Return what holds weights and no modules, and ran, in order."""
+    side = half.outline
+    leaves = (k for k in side.first_call if side.weights[k] and not side.tree.children[k])
+    return sorted(leaves, key=lambda k: half.order[k])
+
+
+def _by_kind(side: Outline, modules: Sequence[int]) -> dict[Hashable, list[int]]:
+    return grouped((k for k in modules if not side.is_matrix(k)), lambda k: (side.kind(k), shapes_of(side, k)))
+
+
+# The two norms of a layer, where nothing was seen to run: named after the attention, or standing in it, and the other
+#
+# The order in which they are defined says little: MindFormers defines that of the MLP first. With each norm goes what is numbered as it
+# is, or stands beside it: ``norm1`` and ``dropout1``, ``output.LayerNorm`` and ``output.dropout``.
+
+_NORM, _COMPANION, _BY_NEIGHBOURS = 0.7, 0.65, 0.85
+_NUMBER = re.compile(r"\d+$")
+
+
+def match_by_names(found: Found) -> None:
+    """Pair the norms of layers that are pairs, by what their names say."""
+    if found.by_calls:
+        return
+    for i, j in list(found.of_a.items()):
+        norms_a, norms_b = _norms(found.a, i), _norms(found.b, j)
+        for role, one in norms_a.items():
+            other = norms_b.get(role)
+            if other is not None and shapes_of(found.a, one) == shapes_of(found.b, other):
+                _put(found, one, other, min(_NORM, found.confidence(i)), _NORM)
+                if found.of_a.get(one) == other:
+                    _match_companions(found, one, other)
+
+
+def _put(found: Found, i: int, j: int, sure: float, most: float) -> None:
+    """Keep a pair; guesses by the order of definition give way, if they are not surer than ``most``."""
+    for k in (i, found.of_b.get(j)):
+        if k in found.why and found.why[k][1] <= most:
+            found.forget(k)
+    found.pair(i, j, Reason.SAME_STRUCTURE, sure)
+
+
+def _norms(side: Outline, top: int) -> dict[str, int]:
+    """Return the two norms of a layer by their roles; nothing where there are not two, or names do not tell them apart."""
+    if not side.tree.children[top] or side.end[top] - side.begin[top] > _SMALL:
+        return {}
+    norms = [k for k in side.inside(top)[1:] if side.weights[k] and side.kind(k) == "norm"]
+    roles = [_role(side, k, top) for k in norms]
+    if len(norms) != 2 or roles.count("norm1") != 1:
+        return {}
+    first = roles.index("norm1")
+    return {"norm1": norms[first], "norm2": norms[1 - first]}
+
+
+def _role(side: Outline, index: int, top: int) -> str:
+    """Return ``norm1`` for the norm of the attention."""
+    role = likeness.role_of(side.tree.name(index))
+    around = [index, *(k for k in side.tree.ancestors(index) if k > top)]
+    is_of_attention = any("attention" in likeness.words(side.tree.name(k)) for k in around)
+    return role or ("norm1" if is_of_attention else "")
+
+
+def _match_companions(found: Found, i: int, j: int) -> None:
+    """Pair what has no weights and goes with two norms; a guess by the order of definition gives way."""
+    mine, theirs = _companions(found.a, i), _companions(found.b, j)
+    for kind, one in mine.items():
+        other = theirs.get(kind)
+        if other is not None and found.of_a.get(one) != other:
+            _put(found, one, other, _COMPANION, _BY_NEIGHBOURS)
+
+
+def _companions(side: Outline, index: int) -> dict[str, int]:
+    """Return what stands beside a norm and has no weights, by kind, where there is one; with a number, the same number."""
+    number = _NUMBER.findall(side.tree.name(index))
+    beside = [
+        k
+        for k in side.children(side.tree.modules[index].parent)
+        if not side.weights[k] and not side.tree.children[k] and not side.is_matrix(k)
+        and (not number or _NUMBER.findall(side.tree.name(k)) == number)
+    ]  # fmt: skip
+    return {kind: group[0] for kind, group in grouped(beside, side.kind).items() if kind and len(group) == 1}

@@ -49,6 +49,8 @@ _KINDS = (
     ("upsample", ("upsample", "interpolate")),
     ("recurrent", ("lstm", "gru", "rnn")),
 )
+NEVER_ALIKE = ("rotary", "dropout")
+"""kinds of which one is not as good as another: nobody expects them to be pairs"""
 _MODELS = re.compile(
     "embeddinggemma|gemma|convbert|convnext|hunyuandense|jinaembeddings|kimilinear|poolformer|robertaprelayernorm|solaropen"
 )

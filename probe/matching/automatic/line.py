@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 
 from probe.matching.automatic import likeness, values
-from probe.matching.automatic.increasing import increasing
-from probe.matching.automatic.outline import Outline, is_matrix, rows_of
+from probe.matching.automatic.outline import Outline, rows_of, shapes_of
 from probe.matching.automatic.state import Found
-from probe.matching.automatic.unmeasured import match_unmeasured
-from probe.matching.automatic.weights.fused import FUSED_ROLES, Fused, keep_fused, keep_inside
-from probe.matching.result import Reason
+from probe.matching.automatic.weights.fused import FUSED_ROLES, keep_fused, keep_inside
+from probe.matching.lists import evenly, grouped
+from probe.matching.result import Bundle, Reason
 
 _PROVEN, _LIKE, _LESS, _ACROSS, _NEARBY, _BY_DEFINITION, _CONTRADICTED = 0.98, 0.92, 0.8, 0.7, 0.85, 0.5, 0.4
 _LONGEST = 4
@@ -42,19 +42,20 @@ class Line:
         self, found: Found, mine: Sequence[int], theirs: Sequence[int], met: Mapping[int, int], confidence: float
     ) -> None:
         self.found, self.a, self.b, self.confidence = found, found.a, found.b, confidence
-        self.met, self._met_b = met, set(met.values())
-        self.mine = sorted({*mine, *met}, key=lambda i: found.order_a[i])
-        self.theirs = sorted({*theirs, *self._met_b}, key=lambda j: found.order_b[j])
+        self.met = met
+        here, there = (half.order for half in found.sides.values())
+        self.mine = sorted({*mine, *met}, key=lambda i: here[i])
+        self.theirs = sorted({*theirs, *met.values()}, key=lambda j: there[j])
 
     def match(self) -> None:
         """Pair what belongs together, the surest first."""
         self._take_pins()
-        for mine, theirs in self._gaps():
+        for mine, theirs in list(self.found.gaps(self.mine, self.theirs, self.met)):
             if self.found.lacks_sizes:
                 match_unmeasured(self.found, mine, theirs, self.confidence)
             else:
                 self._match_matrices(mine, theirs)
-        for mine, theirs in self._gaps():
+        for mine, theirs in list(self.found.gaps(self.mine, self.theirs, self.met)):
             self._match_others(mine, theirs)
         self._match_left()
 
@@ -80,14 +81,13 @@ class Line:
         for this, other, k, m in ((self.b, self.a, j, i), (self.a, self.b, i, j)):
             made, above = other.outputs.get(m, ()), this.tree.modules[k].parent
             is_alone = above > 0 and this.core[above] == this.core[k] and not this.tree.children[k]
-            if is_alone and values.close(made, this.outputs.get(k, ())) < 2 <= values.close(
-                made, this.outputs.get(above, ())
-            ):
+            own, around = (values.close(made, this.outputs.get(each, ())) for each in (k, above))
+            if is_alone and own < 2 <= around:
                 return (i, above) if this is self.b else (above, j)
         return None
 
     def _is_one(self, i: int, j: int) -> bool:
-        """Tell whether two modules may be a pair as a whole, not only their weights.
+        """Return True if two modules may be a pair as a whole, not only their weights.
 
         What has no weights inside of a layer (the loop over cells, an activation) is part of how that is computed.
         """
@@ -96,29 +96,6 @@ class Line:
 
     def _may(self, i: int, j: int) -> bool:
         return likeness.of_classes(self.a.tree.class_name(i), self.b.tree.class_name(j)) >= 0
-
-    def _free_a(self, i: int) -> bool:
-        return i not in self.found.of_a and i not in self.found.parts and i not in self.met
-
-    def _free_b(self, j: int) -> bool:
-        return j not in self.found.of_b and j not in self.found.parts_b and j not in self._met_b
-
-    def _gaps(self) -> list[tuple[list[int], list[int]]]:
-        """Return what lies between two neighbours that are known, as far as both sides have them in one order."""
-        places = {j: place for place, j in enumerate(self.theirs)}
-        known = []
-        for place, i in enumerate(self.mine):
-            j = self.met.get(i, self.found.of_a.get(i, self.found.parts.get(i)))
-            if j in places:
-                known.append((place, places[j]))
-        anchors = [(-1, -1), *increasing(known), (len(self.mine), len(self.theirs))]
-        gaps = []
-        for (left_a, left_b), (right_a, right_b) in zip(anchors, anchors[1:], strict=False):
-            mine = [i for i in self.mine[left_a + 1 : right_a] if self._free_a(i)]
-            theirs = [j for j in self.theirs[left_b + 1 : right_b] if self._free_b(j)]
-            if mine and theirs:
-                gaps.append((mine, theirs))
-        return gaps
 
     # Matrices
 
@@ -141,15 +118,14 @@ class Line:
             else:
                 parts = [m for m, _ in (left[i : i + count_a] if count_a > 1 else right[j : j + count_b])]
                 whole = right[j][0] if count_a > 1 else left[i][0]
-                keep_fused(self.found, Fused("A" if count_a > 1 else "B", whole, tuple(parts)), self.confidence)
+                keep_fused(self.found, Bundle("A" if count_a > 1 else "B", whole, tuple(parts)), self.confidence)
 
     def _keep_single(self, i: int, j: int, score: float, sure: float, is_alone: bool = False) -> None:
         """Keep a pair; what is alone of its sizes between two that are known is no other layer if its weights differ, but a finding."""
         same = values.agree(self.a, i, self.b, j)
         if not self._is_one(i, j):
-            keep_fused(
-                self.found, Fused("A", j, (i,)) if self.b.tree.children[j] else Fused("B", i, (j,)), self.confidence
-            )
+            one = Bundle("A", j, (i,)) if self.b.tree.children[j] else Bundle("B", i, (j,))
+            keep_fused(self.found, one, self.confidence)
             return
         if same:
             self.found.pair(i, j, Reason.SAME_VALUES, min(_PROVEN, self.confidence + 0.1))
@@ -159,7 +135,8 @@ class Line:
         self.found.pair(i, j, Reason.SAME_STRUCTURE, min(sure, self.confidence) * doubt)
 
     def _single_score(self, i: int, j: int) -> float:
-        if sorted(_matrix_shapes(self.a, i)) != sorted(_matrix_shapes(self.b, j)):
+        shapes = (sorted(w.shape for w in side.matrices(k)) for side, k in ((self.a, i), (self.b, j)))
+        if next(shapes) != next(shapes):
             return -math.inf
         score = 2.0 + self._names(i, j)
         likes = likeness.of_classes(self.a.tree.class_name(i), self.b.tree.class_name(j))
@@ -175,20 +152,20 @@ class Line:
         return likeness.of_names(a.name(i), b.name(j)) + 0.3 * around
 
     def _fused_score(self, parts: Sequence[int], whole: int, side: str) -> float:
-        mine, theirs = (self.a, self.b) if side == "A" else (self.b, self.a)
-        if len({mine.tree.modules[i].parent for i in parts}) > 1 or any(mine.tree.children[i] for i in parts):
-            return -math.inf
-        kinds = {likeness.kind_of(mine.tree.class_name(i)) for i in parts}
-        if len(kinds) > 1 or kinds & {"embedding", "norm"}:
-            return -math.inf
-        pieces = [_matrix(mine, i) for i in parts]
-        total = _matrix(theirs, whole)
-        if total is None or any(piece is None for piece in pieces):
-            return -math.inf
+        mine, theirs = (half.outline for half in self.found.ends(side))
+        kinds, parents = set(map(mine.kind, parts)), {mine.tree.modules[i].parent for i in parts}
+        pieces, totals = [mine.matrices(i) for i in parts], theirs.matrices(whole)
         roles = [likeness.role_of(mine.tree.name(i)) for i in parts]
-        if any(roles) and roles not in FUSED_ROLES:
+        if (
+            len(parents) > 1
+            or any(mine.tree.children[i] for i in parts)
+            or len(kinds) > 1
+            or kinds & {"embedding", "norm"}
+            or any(len(each) != 1 for each in (totals, *pieces))
+            or (any(roles) and roles not in FUSED_ROLES)
+        ):
             return -math.inf
-        proven = values.add_up([piece for piece in pieces if piece is not None], total)
+        proven = values.add_up([piece for (piece,) in pieces], totals[0])
         if proven is False and self.found.same_weights:
             return -math.inf
         return len(parts) + 1.0 + (4.0 if proven else 0.0)
@@ -196,8 +173,8 @@ class Line:
     # Norms, and what has no weights
 
     def _match_others(self, mine: Sequence[int], theirs: Sequence[int]) -> None:
-        left = [(i, 0) for i in mine if not is_matrix(self.a, i)]
-        right = [(j, 0) for j in theirs if not is_matrix(self.b, j)]
+        left = [(i, 0) for i in mine if not self.a.is_matrix(i)]
+        right = [(j, 0) for j in theirs if not self.b.is_matrix(j)]
         if not left or not right or len(left) * len(right) > _CELLS:
             return
         is_even = len(left) == len(right)
@@ -213,16 +190,14 @@ class Line:
             self.found.pair(one, other, reason, min(sure, self.confidence))
 
     def _is_one_of_several(self, i: int, j: int, left: list[tuple[int, int]], right: list[tuple[int, int]]) -> bool:
-        """Tell whether only the order of definition tells two from others of their kind, as the norms of a layer."""
-        kind = likeness.kind_of(self.a.tree.class_name(i))
-        several = any(
-            sum(likeness.kind_of(side.tree.class_name(k)) == kind for k, _ in each) > 1
-            for side, each in ((self.a, left), (self.b, right))
-        )
+        """Return True if only the order of definition tells two from others of their kind, as the norms of a layer."""
+        kind = self.a.kind(i)
+        sides = (self.a, left), (self.b, right)
+        several = any(sum(side.kind(k) == kind for k, _ in each) > 1 for side, each in sides)
         return several and likeness.of_names(self.a.tree.name(i), self.b.tree.name(j)) < 1
 
     def _contradict(self, i: int, j: int) -> bool:
-        """Tell whether two modules return other numbers, and it is not known that they are given the same.
+        """Return True if two modules return other numbers, and it is not known that they are given the same.
 
         Of a table, which is given no tensor, the name and the sizes say that it is the same one: other numbers are a finding.
         """
@@ -234,13 +209,12 @@ class Line:
         return self.found.same_weights and known and given < 2 and not self.a.weights[i]
 
     def _is_alone(self, i: int, j: int) -> bool:
-        """Tell whether two modules are of a kind that returns one thing here and another there, under other names.
+        """Return True if two modules are of a kind that returns one thing here and another there, under other names.
 
         Cosines and sines of as many angles have one norm, whatever the angles are: these are one thing on both sides.
         """
-        kind = likeness.kind_of(self.a.tree.class_name(i))
         is_one = values.have_one_norm(self.a.outputs.get(i, ()), self.b.outputs.get(j, ()))
-        return kind == _ALONE and self.a.tree.name(i) != self.b.tree.name(j) and not is_one
+        return self.a.kind(i) == _ALONE and self.a.tree.name(i) != self.b.tree.name(j) and not is_one
 
     def _other_score(self, i: int, j: int) -> float:
         a, b = self.a, self.b
@@ -250,10 +224,10 @@ class Line:
         if likes < 0 or (seen < 0 and not shapes[0]) or values.compute_otherwise(a, i, b, j):
             return -math.inf
         if i in a.unmeasured or j in b.unmeasured:
-            if likeness.kind_of(a.tree.class_name(i)) != likeness.kind_of(b.tree.class_name(j)):
+            if a.kind(i) != b.kind(j):
                 return -math.inf
         elif bool(shapes[0]) != bool(shapes[1]):
-            if likeness.kind_of(a.tree.class_name(i)) != "norm" or seen < 2:
+            if a.kind(i) != "norm" or seen < 2:
                 return -math.inf
         elif shapes[0] and shapes[0][0] != shapes[1][0]:
             return -math.inf
@@ -266,23 +240,16 @@ class Line:
 
     def _match_left(self) -> None:
         """Pair what is left where both sides have as many of a kind."""
-        mine = [i for i in self.mine if self._free_a(i)]
-        theirs = [j for j in self.theirs if self._free_b(j)]
-        for kind in (self._output, self._shape_key, self._sizes):
-            groups: tuple[dict[Hashable, list[int]], ...] = (defaultdict(list), defaultdict(list))
-            for side, group, modules, free in (
-                (self.a, groups[0], mine, self._free_a), (self.b, groups[1], theirs, self._free_b),
-            ):  # fmt: skip
-                for k in modules:
-                    key = kind(side, k) if free(k) else None
-                    if key:
-                        group[key].append(k)
-            for key, left in groups[0].items():
-                right = groups[1].get(key, [])
-                if len(left) == len(right):
-                    for i, j in zip(left, right, strict=True):
-                        if self._may(i, j) and self._is_one(i, j):
-                            self._keep_left(i, j, kind == self._output)
+        met = set(self.met), set(self.met.values())
+        sides = list(zip(self.found.sides.values(), (self.mine, self.theirs), met, strict=True))
+        for kind in (_output, self._shape_key, _sizes):
+            groups = [
+                grouped((k for k in modules if not half.has(k) and k not in met), partial(kind, half.outline))
+                for half, modules, met in sides
+            ]
+            for i, j, _ in evenly({key: left for key, left in groups[0].items() if key}, groups[1]):
+                if self._may(i, j) and self._is_one(i, j):
+                    self._keep_left(i, j, kind is _output)
 
     def _keep_left(self, i: int, j: int, by_values: bool) -> None:
         reason = Reason.SAME_VALUES if by_values or values.agree(self.a, i, self.b, j) else Reason.SAME_STRUCTURE
@@ -290,43 +257,33 @@ class Line:
         doubt *= 0.5 if self._contradict(i, j) or (not by_values and self._is_alone(i, j)) else 1.0
         self.found.pair(i, j, reason, min(_NEARBY if by_values else _ACROSS, self.confidence) * doubt)
 
-    @staticmethod
-    def _output(side: Outline, index: int) -> Hashable:
-        seen = side.outputs.get(index, ())
-        known = seen[0].numbers if seen else None
-        return known.digest if known is not None and known.is_telling else None
-
-    @staticmethod
-    def _sizes(side: Outline, index: int) -> Hashable:
-        return tuple(sorted(tuple(sorted(w.shape)) for w in side.weights[index] if len(w.shape) > 1)) or None
-
     def _shape_key(self, side: Outline, index: int) -> Hashable:
-        kind = likeness.kind_of(side.tree.class_name(index))
-        shapes = tuple(sorted(tuple(sorted(w.shape)) for w in side.weights[index] if len(w.shape) > 1))
-        shapes = shapes or tuple(sorted(w.shape for w in side.weights[index]))
+        kind = side.kind(index)
+        shapes = _sizes(side, index) or shapes_of(side, index)
         if self.found.lacks_sizes:
             return kind if shapes or index in side.unmeasured or kind == _ALONE else None
         return (kind, shapes) if shapes or kind == _ALONE else None
 
 
-def _matrix_shapes(side: Outline, index: int) -> list[tuple[int, ...]]:
-    return [w.shape for w in side.weights[index] if len(w.shape) > 1]
+def _output(side: Outline, index: int) -> Hashable:
+    seen = side.outputs.get(index, ())
+    known = seen[0].numbers if seen else None
+    return known.digest if known is not None and known.is_telling else None
 
 
-def _matrix(side: Outline, index: int) -> object:
-    found = [w for w in side.weights[index] if len(w.shape) > 1]
-    return found[0] if len(found) == 1 else None
+def _sizes(side: Outline, index: int) -> Hashable:
+    return tuple(sorted(tuple(sorted(w.shape)) for w in side.matrices(index)))
 
 
 def _by_width(side: Outline, modules: Sequence[int]) -> dict[Hashable, list[tuple[int, int]]]:
     """Return modules with their rows, by what follows the rows of their matrix."""
     found: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
     for index in modules:
-        rows = [each for w in side.weights[index] for each in rows_of(w)]
+        rows = [each for w in side.matrices(index) for each in rows_of(w)]
         if len(rows) == 1:
             found[rows[0][0]].append((index, rows[0][1]))
         elif rows:
-            found["several", tuple(sorted(_matrix_shapes(side, index)))].append((index, 0))
+            found["several", tuple(sorted(w.shape for w in side.matrices(index)))].append((index, 0))
     return found
 
 
@@ -375,3 +332,103 @@ def _count(parts: Sequence[tuple[int, int]], at: int, rows: int) -> int:
         if total >= rows:
             return count if total == rows and count > 1 else 0
     return 0
+
+
+# Matrices of which one side does not tell the sizes: what classes, neighbours and numbers of siblings say
+
+_FUSED, _SINGLE, _UNSURE = 0.75, 0.8, 0.65
+
+Choice = tuple[float, tuple[int, ...], tuple[int, ...]]
+"""score, modules of A, modules of B"""
+
+
+def match_unmeasured(found: Found, mine: Sequence[int], theirs: Sequence[int], confidence: float) -> None:
+    """Pair matrices, the likeliest first, fused ones before single ones."""
+    left = [i for i in mine if found.a.is_matrix(i) and not found.a.tree.children[i]]
+    right = [j for j in theirs if found.b.is_matrix(j) and not found.b.tree.children[j]]
+    choices: list[Choice] = [*_fused(found, left, right, "A"), *_fused(found, right, left, "B")]
+    _keep(found, choices, confidence)
+    left = [i for i in left if not found.sides["A"].has(i)]
+    right = [j for j in right if not found.sides["B"].has(j)]
+    singles = []
+    for x, i in enumerate(left):
+        for y, j in enumerate(right):
+            score = _likeness(found, i, j)
+            apart = abs((x + 0.5) / len(left) - (y + 0.5) / len(right))
+            if score > 0:
+                singles.append((score - 0.5 * apart, (i,), (j,)))
+    _keep(found, singles, confidence)
+
+
+def _keep(found: Found, choices: list[Choice], confidence: float) -> None:
+    used: set[tuple[str, int]] = set()
+    for score, mine, theirs in sorted(choices, key=lambda each: -each[0]):
+        places = {*(("A", i) for i in mine), *(("B", j) for j in theirs)}
+        if used & places:
+            continue
+        used |= places
+        if len(mine) == len(theirs) == 1:
+            sure = _SINGLE if score > 1 else _UNSURE
+            found.pair(mine[0], theirs[0], Reason.SAME_STRUCTURE, min(sure, confidence))
+        elif len(mine) > 1:
+            keep_fused(found, Bundle("A", theirs[0], mine), min(_FUSED, confidence))
+        else:
+            keep_fused(found, Bundle("B", mine[0], theirs), min(_FUSED, confidence))
+
+
+def _around(side: Outline, index: int) -> frozenset[str]:
+    parent = side.tree.modules[index].parent
+    return likeness.words(side.tree.class_name(parent)) | likeness.words(side.tree.name(parent))
+
+
+def _siblings(side: Outline, index: int) -> list[int]:
+    parent = side.tree.modules[index].parent
+    return [k for k in side.children(parent) if side.is_matrix(k)]
+
+
+def _fused(found: Found, parts: Sequence[int], wholes: Sequence[int], side: str) -> Iterator[Choice]:
+    """Yield three layers of an attention that may be one, or two of something else, where the other side has fewer."""
+    mine, theirs = (half.outline for half in found.ends(side))
+    for whole in wholes:
+        if "Row" in theirs.tree.class_name(whole) or theirs.kind(whole) != "linear":
+            continue
+        around = "attention" in _around(theirs, whole)
+        count = 3 if around else 2
+        fewer = len(_siblings(theirs, whole))
+        for at in range(len(parts) - count + 1):
+            window = parts[at : at + count]
+            siblings = _siblings(mine, window[0])
+            are_alike = len({mine.tree.modules[k].parent for k in window}) == 1 and _last_are_alike(mine, window)
+            is_there = ("attention" in _around(mine, window[0])) == around
+            if len(siblings) < fewer + count - 1 or not are_alike or not is_there:
+                continue
+            roles = [likeness.role_of(mine.tree.name(k)) for k in window]
+            wrong = any(roles) and roles not in (["q", "k", "v"], ["gate", "up"])
+            if not wrong and all(mine.kind(k) == "linear" for k in window):
+                first = siblings.index(window[0]) == 0
+                score = count + any(roles) + 0.5 * first + ("qkv" in likeness.words(theirs.tree.name(whole)))
+                yield (score, tuple(window), (whole,)) if side == "A" else (score, (whole,), tuple(window))
+
+
+def _last_are_alike(side: Outline, window: Sequence[int]) -> bool:
+    """Return True if k and v, or gate and up, may be of one shape."""
+    shapes = [[w.shape for w in side.matrices(k)] for k in window[-2:]]
+    return shapes[0] == shapes[1] or not all(shapes)
+
+
+def _likeness(found: Found, i: int, j: int) -> float:
+    a, b = found.a.tree, found.b.tree
+    likes = likeness.of_classes(a.class_name(i), b.class_name(j))
+    if likes < 0 or found.a.kind(i) != found.b.kind(j):
+        return -1.0
+    here, there = _around(found.a, i), _around(found.b, j)
+    inside = sum(
+        0.5 if (word in here) == (word in there) else -1.0 for word in ("attention", "mlp") if word in here | there
+    )
+    score = 1.0 + likes + likeness.of_names(a.name(i), b.name(j)) + inside
+    for side, k, other, m in ((found.a, i, found.b, j), (found.b, j, found.a, i)):
+        wide = other.matrix(m)
+        if wide is not None and wide.shape[0] > wide.shape[1]:  # what is split along its rows' width never widens
+            name = side.tree.class_name(k)
+            score += -2.0 if "Row" in name else 0.5 if "Column" in name else 0.0
+    return score

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from probe.matching.automatic import likeness, values
 from probe.matching.automatic.outline import Outline, Weight
-from probe.matching.automatic.weights.axes import order_of
+from probe.matching.automatic.weights.parameters import order_of
 from probe.matching.result import Matching, Place, Reason, View, WeightBundle
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.layouts import recorded_kind, unpacked
 
 _SAME_VALUES, _ALONE = 0.95, 0.7
@@ -33,21 +34,11 @@ class _Loose:
     @property
     def shape(self) -> tuple[int, ...]:
         """Without axes of size 1."""
-        return tuple(size for size in self.weight.shape if size != 1)
+        return squeezed(self.weight.shape)
 
 
 def match_loose(matching: Matching, a: Outline, b: Outline, least: float) -> Matching:
-    """Return a matching in which parameters that are compared with nothing are paired by their values.
-
-    Parameters
-    ----------
-    matching
-        pairs of modules, and of the parameters in them
-    a, b
-        the two models
-    least
-        guesses that are less sure are not made
-    """
+    """Return a matching that pairs parameters which are compared with nothing by their values, ``least`` as sure."""
     sides = _Side("A", matching, a), _Side("B", matching, b)
     left = [list(side.left(other)) for side, other in (sides, sides[::-1])]
     mapped = {(pair.a, pair.b) for pair in matching.pairs if pair.reason is Reason.MAPPED}
@@ -58,16 +49,15 @@ def match_loose(matching: Matching, a: Outline, b: Outline, least: float) -> Mat
         found += [(*pair, _ALONE) for pair in _met(*rest, _are_named_alike)]
     bundles, views = [], ({}, {})
     for x, y, sure in found:
-        is_whole_b = y.place[0] in sides[1].partner or x.place[0] not in sides[0].partner
+        is_paired_a, is_paired_b = x.place[0] in sides[0].partner, y.place[0] in sides[1].partner
+        is_whole_b = is_paired_b or not is_paired_a
         whole, part = (y, x) if is_whole_b else (x, y)
         axes = order_of(*((b, a) if is_whole_b else (a, b)), [(whole.weight, part.weight)])
         is_turned = axes not in ((), tuple(range(len(axes))))
         is_open = not axes and len({*whole.shape}) < len(whole.shape)  # a square lies either way
-        if sure < least or is_open or (whole.shape != part.shape and not is_turned):
-            continue
-        if (x.place[0], y.place[0]) in mapped:
-            continue  # what the parameters of two modules are called is the mapping's to say
-        if x.place[0] not in sides[0].partner and y.place[0] not in sides[1].partner and _are_other_modules(x, y, a, b):
+        is_said = (x.place[0], y.place[0]) in mapped  # what their parameters are called is the mapping's to say
+        are_other = not is_paired_a and not is_paired_b and _are_other_modules(x, y, a, b)
+        if sure < least or is_open or is_said or are_other or (whole.shape != part.shape and not is_turned):
             continue
         if is_turned:
             views[is_whole_b][whole.place] = View(whole.weight.slot, axes)
@@ -82,9 +72,9 @@ def match_loose(matching: Matching, a: Outline, b: Outline, least: float) -> Mat
 
 
 def _are_other_modules(x: _Loose, y: _Loose, a: Outline, b: Outline) -> bool:
-    """Tell whether two modules without a partner have weights of one name and other sizes: a bias alone makes them no pair."""
+    """Return True if two modules have weights of one name and other sizes: a bias alone makes them no pair."""
     sizes = [
-        {weight.slot: sorted(size for size in weight.shape if size != 1) for weight in side.weights[each.place[0]]}
+        {weight.slot: sorted(squeezed(weight.shape)) for weight in side.weights[each.place[0]]}
         for side, each in ((a, x), (b, y))
     ]
     return any(sizes[0][slot] != sizes[1][slot] for slot in sizes[0].keys() & sizes[1].keys())
@@ -99,47 +89,37 @@ def tables(side: Outline, other: Outline) -> set[int]:
     return {
         index
         for index, weights in enumerate(side.weights)
-        if own and len(weights) == 1 and likeness.kind_of(side.tree.class_name(index)) == "embedding"
+        if own and len(weights) == 1 and side.kind(index) == "embedding"
         and any(values.alike(weights[0], each) for each in own)
     }  # fmt: skip
 
 
 class _Side:
     def __init__(self, name: str, matching: Matching, outline: Outline) -> None:
-        is_a = name == "A"
-        self.outline = outline
-        self.partner = {(p.a if is_a else p.b): (p.b if is_a else p.a) for p in matching.pairs}
-        self._apart = matching.compared_apart(name)
-        self._views = matching.views_a if is_a else matching.views_b
-        joined = (k for each in matching.bundles for k in (each.parts if each.side == name else (each.whole,)))
-        self._told = {*joined, *(matching.ignored_a if is_a else matching.ignored_b)}
+        self.outline, self.partner = outline, matching.partners(name)
+        self._apart, self._views = matching.compared_apart(name), matching.views(name)
+        self._told = matching.bundled(name) | matching.ignored(name)
         self._framework = outline.reader.info.framework if outline.reader is not None else ""
 
-    def names(self, index: int) -> set[str]:
-        """Return what the weights of a module are called where they are compared."""
-        own = (*self.outline.weights[index], *self.outline.buffers.get(index, ()))
-        views = (self._views.get((index, weight.recorded)) for weight in own)
-        return {weight.slot if view is None else view.name for weight, view in zip(own, views, strict=True)}
+    def of_module(self, index: int) -> Iterator[_Loose]:
+        """Yield the weights and buffers of a module, by what they are called where they are compared."""
+        buffers = self.outline.buffers.get(index, ())
+        for weight in (*self.outline.weights[index], *buffers):
+            place = index, weight.recorded
+            name = self._views[place].name if place in self._views else weight.slot
+            path = f"{self.outline.tree.path(index)}.{name}"
+            yield _Loose(place, weight, name, path, any(weight is each for each in buffers))
 
     def left(self, other: _Side) -> Iterator[_Loose]:
         """Yield what has no partner: all of a module without one, and of others what the partner does not have by its name."""
-        for index in range(len(self.outline)):
-            if index in self._told:
-                continue
-            there = other.names(self.partner[index]) if index in self.partner else set()
-            yield from (each for each in self._of_module(index) if each.name not in there)
-
-    def _of_module(self, index: int) -> Iterator[_Loose]:
-        module = self.outline.tree.modules[index]
-        path, classes = module.path, recorded_kind(self._framework, module)
-        weights = ((weight, False) for weight in self.outline.weights[index])
-        buffers = ((weight, True) for weight in self.outline.buffers.get(index, ()))
-        for weight, is_buffer in (*weights, *buffers):
-            place = index, weight.recorded
-            if weight.recorded and place not in self._apart and not unpacked(self._framework, classes, weight.recorded):
-                view = self._views.get(place)
-                name = weight.slot if view is None else view.name
-                yield _Loose(place, weight, name, f"{path}.{name}", is_buffer)
+        for index in (index for index in range(len(self.outline)) if index not in self._told):
+            there = {each.name for k in [self.partner.get(index)] if k is not None for each in other.of_module(k)}
+            classes = recorded_kind(self._framework, self.outline.tree.modules[index])
+            for each in self.of_module(index):
+                slot = each.weight.recorded
+                is_told = not slot or each.name in there or each.place in self._apart
+                if not is_told and not unpacked(self._framework, classes, slot):
+                    yield each
 
 
 def _met(
@@ -163,6 +143,6 @@ def _alike(x: _Loose, y: _Loose) -> bool:
 
 
 def _are_named_alike(x: _Loose, y: _Loose) -> bool:
-    """Tell whether two names share a word; that of a table's own slot, ``weight``, is none."""
+    """Return True if two names share a word; that of a table's own slot, ``weight``, is none."""
     mine, theirs = (likeness.words(each.path.removesuffix(".weight").rpartition(".")[2]) for each in (x, y))
     return len(x.shape) > 0 and bool(mine & theirs)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from probe.matching.automatic.likeness import kind_of
-from probe.matching.automatic.weights.turned import turned_classes
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.layouts import layout_of, recorded_kind
+from probe.numbers.statistics import dtype_of, is_float
 from probe.records import HashKind, ModuleInfo, ParameterInfo, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -22,6 +24,8 @@ LISTS = {"ModuleList", "ModuleDict", "LayerList", "LayerDict", "CellList", "Cell
 _MATRICES = {"linear", "conv", "embedding", "recurrent"}
 _WITH_WEIGHTS = {*_MATRICES, "norm"}
 _SEQUENCES = {"Sequential", "SequentialCell"}
+
+N = TypeVar("N", int, float, Counter[tuple[int, ...]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Numbers:
 
     @property
     def is_telling(self) -> bool:
-        """Tell whether it is anything but one number over and over."""
+        """Return True if it is anything but one number over and over."""
         return math.isfinite(self.norm) and self.min != self.max
 
 
@@ -88,67 +92,78 @@ class Outline:
     config: Mapping[str, Any] = field(default_factory=dict)
     """of the model"""
     reader: Reader | None = None
-    slots: list[tuple[str, ...]] = field(default_factory=list)
-    """what the parameters of each module are called there"""
     buffers: dict[int, tuple[Weight, ...]] = field(default_factory=dict)
     """by module, of floating-point numbers that were recorded"""
 
     def __post_init__(self) -> None:
         size = len(self.tree)
         self.begin, self.end = [0] * size, [0] * size
-        preorder = _preorder(self.tree)
+        preorder = list(self.tree.subtree(self.tree.root)) if size else []
         for place, index in enumerate(preorder):
             self.begin[index] = place
-        self.core = [sum(w.size for w in mine if len(w.shape) > 1 and not w.is_again) for mine in self.weights]
-        """elements of weights of two axes and more, those below included: fusing and nesting do not change it"""
-        self.carriers = [int(bool(core)) for core in self.core]
         for index in reversed(preorder):
-            self.end[index] = max((self.end[c] for c in self.tree.children[index].values()), default=self.begin[index])
+            self.end[index] = max((self.end[c] for c in self.children(index)), default=self.begin[index])
+        self.preorder = preorder
+        own = [sum(w.size for w in self.matrices(index) if not w.is_again) for index in range(size)]
+        self.core = self.with_below(own)
+        """elements of weights of two axes and more, those below included: fusing and nesting do not change it"""
+        self.carriers = self.with_below([int(bool(each)) for each in own])
+        self.by_lists = False
+
+    def with_below(self, own: list[N]) -> list[N]:
+        """Return numbers of modules, each with those of all modules below it added."""
+        found = list(own)
+        for index in reversed(self.preorder):
             parent = self.tree.modules[index].parent
             if parent >= 0:
-                self.core[parent] += self.core[index]
-                self.carriers[parent] += self.carriers[index]
-        self.preorder = preorder
-        self.by_lists = False
+                found[parent] += found[index]
+        return found
+
+    def inside(self, top: int) -> list[int]:
+        """Return a module and all below it, in the order in which they are defined."""
+        return self.preorder[self.begin[top] : self.end[top] + 1]
+
+    def matrices(self, index: int) -> list[Weight]:
+        """Return the weights of a module that have two axes or more."""
+        return [weight for weight in self.weights[index] if len(weight.shape) > 1]
+
+    def matrix(self, index: int) -> Weight | None:
+        """Return the first of them."""
+        return next(iter(self.matrices(index)), None)
+
+    def kind(self, index: int) -> str:
+        """Return what sort of thing a module is, as far as its class tells; see `kind_of`."""
+        return kind_of(self.tree.class_name(index))
+
+    def is_matrix(self, index: int) -> bool:
+        """Return True if a module holds a matrix, or must."""
+        return bool(self.matrices(index)) or (index in self.unmeasured and self.kind(index) in _MATRICES)
 
     @functools.cached_property
     def unmeasured(self) -> frozenset[int]:
         """Modules that must have weights, of which none is known: printed without sizes, or sharded away."""
         return frozenset(
-            i for i in range(len(self))
-            if not self.weights[i] and not self.tree.children[i] and kind_of(self.tree.class_name(i)) in _WITH_WEIGHTS
-            and not self._is_loop(i)
-        )  # fmt: skip
-
-    def _is_loop(self, index: int) -> bool:
-        """Tell whether a recurrent layer has the weights that a module in it is handed, as those of MindSpore have."""
-        above = self.tree.modules[index].parent
-        names = [self.tree.class_name(each) for each in (index, above)] if above >= 0 and self.weights[above] else []
-        return bool(names) and all(kind_of(name) == "recurrent" for name in names)
+            i
+            for i in range(len(self))
+            if self.kind(i) in _WITH_WEIGHTS and not (self.weights[i] or self.tree.children[i] or _is_loop(self, i))
+        )
 
     @property
     def lacks_sizes(self) -> bool:
-        """Tell whether the sizes of many weights are not known."""
+        """Return True if the sizes of many weights are not known."""
         return 5 * len(self.unmeasured) > len(self.unmeasured) + sum(map(bool, self.weights))
 
     def count_lists(self) -> None:
         """Let the sizes of blocks be how many members the lists in them have: the weights' are not known."""
         self.by_lists = True
         self.__dict__.pop("rows", None)
-        self.core = [0] * len(self)
-        for index in reversed(self.preorder):
-            parent = self.tree.modules[index].parent
-            is_member = bool(self.tree.children[index]) and self.tree.name(index).isdigit() and parent >= 0
-            if is_member and len(self.tree.children[parent]) > 1:
-                self.core[index] += 1
-            if parent >= 0:
-                self.core[parent] += self.core[index]
+        self.core = self.with_below([int(_is_member(self.tree, index)) for index in range(len(self))])
 
     def __len__(self) -> int:
         return len(self.tree)
 
     def is_below(self, index: int, top: int) -> bool:
-        """Tell whether a module is another one or stands below it."""
+        """Return True if a module is another one or stands below it."""
         return self.begin[top] <= self.begin[index] <= self.end[top]
 
     def children(self, index: int) -> Iterable[int]:
@@ -156,73 +171,43 @@ class Outline:
         return self.tree.children[index].values()
 
     def is_list(self, index: int) -> bool:
-        """Tell whether a module only holds others, and has no forward of its own."""
+        """Return True if a module only holds others, and has no forward of its own."""
         return not self.weights[index] and self.tree.class_name(index) in LISTS
 
     def adds_nothing(self, index: int) -> bool:
-        """Tell whether nobody misses a module on the other side: containers, Identity, a Dropout that drops nothing."""
+        """Return True if nobody misses a module there: containers, Identity, a Dropout that drops nothing."""
         name = self.tree.class_name(index)
         if self.weights[index]:
             return False
         if self.tree.children[index]:
             return name in LISTS or name in _SEQUENCES or self.tree.wrapped(index) is not None
-        return name in LISTS or "Identity" in name or ("Dropout" in name and self._passes_on(index))
-
-    def _passes_on(self, index: int) -> bool:
-        given, made = self.inputs.get(index, ()), self.outputs.get(index, ())
-        if not given or not made or given[0].numbers is None or made[0].numbers is None:
-            return True
-        return given[0].numbers == made[0].numbers
+        ends = [seen.get(index, ())[:1] for seen in (self.inputs, self.outputs)]
+        numbers = [each.numbers for end in ends for each in end if each.numbers is not None]
+        passes_on = len(numbers) < 2 or numbers[0] == numbers[1]
+        return name in LISTS or "Identity" in name or ("Dropout" in name and passes_on)
 
     @functools.cached_property
-    def rows(self) -> list[dict[tuple[int, ...], int]]:
+    def rows(self) -> list[Counter[tuple[int, ...]]]:
         """How many rows of weights there are below each module, by what follows the first axis.
 
         Layers that are fused along their rows, and layers that are stacked, have as many as they have apart.
         """
-        found: list[dict[tuple[int, ...], int]] = [{} for _ in self.weights]
         if self.by_lists:
-            return [{(): count} for count in self.core]
-        for index in reversed(self.preorder):
-            mine = found[index]
-            for weight in self.weights[index]:
-                for key, count in () if weight.is_again else rows_of(weight):
-                    mine[key] = mine.get(key, 0) + count
-            parent = self.tree.modules[index].parent
-            if parent >= 0:
-                theirs = found[parent]
-                for key, count in mine.items():
-                    theirs[key] = theirs.get(key, 0) + count
-        return found
-
-    @functools.cached_property
-    def prints(self) -> tuple[list[int], list[int], list[int]]:
-        """Fingerprints of each module and all below, the strictest first.
-
-        With classes and the names of weights; with shapes and nesting alone, what only holds others left out; with the
-        shapes alone, in no order.
-        """
-        strict, nested, shapes = ([0] * len(self) for _ in range(3))
-        for index in reversed(self.preorder):
-            mine, below = [w for w in self.weights[index] if not w.is_again], list(self.children(index))
-            counted = [child for child in below if not self.adds_nothing(child) or self.carriers[child]]
-            own = tuple(sorted((w.slot, w.shape) for w in mine))
-            strict[index] = hash((self.tree.class_name(index), own, tuple(strict[c] for c in counted)))
-            sizes = tuple(sorted(w.shape for w in mine))
-            inner = tuple(nested[c] for c in counted if nested[c])
-            nested[index] = inner[0] if len(inner) == 1 and not sizes else hash((sizes, inner)) if sizes or inner else 0
-            total = sum(hash(shape) for shape in sizes) + sum(shapes[c] for c in below)
-            shapes[index] = total & 0xFFFFFFFFFFFFFFFF
-        return strict, nested, shapes
+            return [Counter({(): count}) for count in self.core]
+        own: list[Counter[tuple[int, ...]]] = [Counter() for _ in self.weights]
+        for mine, weights in zip(own, self.weights, strict=True):
+            for key, count in (each for weight in weights if not weight.is_again for each in rows_of(weight)):
+                mine[key] += count
+        return self.with_below(own)
 
     def stack(self, index: int) -> int:
         """Return how many like parts lie along a first axis of all matrices of a module; 0 where none do."""
-        found = [weight.shape for weight in self.weights[index] if len(weight.shape) > 1]
+        found = [weight.shape for weight in self.matrices(index)]
         is_stacked = found and all(len(shape) == 3 and shape[0] == found[0][0] > 1 for shape in found)
-        return found[0][0] if is_stacked and kind_of(self.tree.class_name(index)) != "conv" else 0
+        return found[0][0] if is_stacked and self.kind(index) != "conv" else 0
 
     def is_block(self, index: int) -> bool:
-        """Tell whether a module holds several matrices."""
+        """Return True if a module holds several matrices."""
         if self.by_lists:
             return self.core[index] > 0
         return bool(self.stack(index)) or (self.carriers[index] > 1 and bool(self.tree.children[index]))
@@ -234,34 +219,37 @@ class Outline:
         """
         if not by_calls or not self.first_call:
             return [float(place) for place in self.begin]
-        found = [math.nan] * len(self)
-        step = 0.5 / (len(self) + 1)
-        earliest = self._earliest_below()
-        last = 0.0
+        earliest = dict(self.first_call)
+        for index in reversed(self.preorder):
+            parent = self.tree.modules[index].parent
+            if index in earliest and parent >= 0 and parent not in self.first_call:
+                earliest[parent] = min(earliest[index], earliest.get(parent, earliest[index]))
+        found, step, last = [math.nan] * len(self), 0.5 / (len(self) + 1), 0.0
         for index in self.preorder:
-            seen = earliest[index]
-            last = found[index] = float(seen) if seen is not None else last + step
+            last = found[index] = float(earliest[index]) if index in earliest else last + step
         return found
 
     def holds_all(self, index: int) -> bool:
-        """Tell whether a module has weights of its own, and what stands below it has no others."""
-        own = sum(w.size for w in self.weights[index] if len(w.shape) > 1)
+        """Return True if a module has weights of its own, and what stands below it has no others."""
+        own = sum(w.size for w in self.matrices(index))
         return bool(own) and own == self.core[index]
 
-    def _earliest_below(self) -> list[int | None]:
-        found: list[int | None] = [self.first_call.get(index) for index in range(len(self))]
-        for index in reversed(self.preorder):
-            parent = self.tree.modules[index].parent
-            if parent >= 0 and parent not in self.first_call and found[index] is not None:
-                mine = found[parent]
-                found[parent] = found[index] if mine is None else min(mine, found[index])
-        return found
+
+def shapes_of(side: Outline, index: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a module's weights, sorted."""
+    return tuple(sorted(weight.shape for weight in side.weights[index]))
 
 
-def is_matrix(side: Outline, index: int) -> bool:
-    """Tell whether a module holds a matrix, or must."""
-    is_unknown = index in side.unmeasured and kind_of(side.tree.class_name(index)) in _MATRICES
-    return is_unknown or any(len(w.shape) > 1 for w in side.weights[index])
+def _is_loop(side: Outline, index: int) -> bool:
+    """Return True if a recurrent layer has the weights that a module in it is handed, as those of MindSpore have."""
+    above = side.tree.modules[index].parent
+    return above >= 0 and bool(side.weights[above]) and side.kind(index) == side.kind(above) == "recurrent"
+
+
+def _is_member(tree: Tree, index: int) -> bool:
+    """Return True if a module that holds others is one of several of a list."""
+    parent = tree.modules[index].parent
+    return parent >= 0 and len(tree.children[parent]) > 1 and bool(tree.children[index]) and tree.name(index).isdigit()
 
 
 def rows_of(weight: Weight) -> list[tuple[tuple[int, ...], int]]:
@@ -281,16 +269,6 @@ def values_of(side: Outline, weight: Weight) -> np.ndarray | None:
     return raw.transpose(weight.axes) if len(weight.axes) == raw.ndim else raw
 
 
-def _preorder(tree: Tree) -> list[int]:
-    found = []
-    stack = [tree.root] if len(tree) else []
-    while stack:
-        index = stack.pop()
-        found.append(index)
-        stack.extend(reversed(tree.children[index].values()))
-    return found
-
-
 def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
     """Return the outline of a recorded model, from the first step of the recording if there is one."""
     tree = Tree(reader.modules) if tree is None else tree
@@ -298,30 +276,22 @@ def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
     records = _plain(reader.of_step("records", first)) if first is not None else None
     numbers = {} if records is None else _measured(reader, records)
     turned = frozenset() if records is None else turned_classes(reader, records)
-    made = Outline(tree, weights_of(tree, reader.parameters, reader.info.framework, numbers, turned),
-                   config=reader.info.model_config, reader=reader, slots=_slots(tree, reader.parameters))  # fmt: skip
+    weights = weights_of(tree, reader.parameters, reader.info.framework, numbers, turned)
+    made = Outline(tree, weights, config=reader.info.model_config, reader=reader)
     if records is not None:
         made.buffers = _buffers_of(reader, records)
         calls = reader.of_step("calls", first)
         calls = calls[calls["recomputed"] == 0]
-        made.first_call = _first_calls(calls)
-        made.inputs = dict(_seen(reader, records, Role.INPUT))
-        made.outputs = dict(_seen(reader, records, Role.OUTPUT))
+        calls = calls[np.argsort(calls["seq"])[::-1]]
+        made.first_call = dict(zip(calls["module"].tolist(), calls["seq"].tolist(), strict=True))
+        made.inputs, made.outputs = (_seen(reader, records, role) for role in (Role.INPUT, Role.OUTPUT))
     return made
 
 
 def outline(modules: Sequence[ModuleInfo], parameters: Sequence[ParameterInfo] = (), framework: str = "") -> Outline:
     """Return the outline of a model of which nothing was seen to run."""
     tree = Tree(modules)
-    return Outline(tree, weights_of(tree, parameters, framework, {}), slots=_slots(tree, parameters))
-
-
-def _slots(tree: Tree, parameters: Sequence[ParameterInfo]) -> list[tuple[str, ...]]:
-    found: list[list[str]] = [[] for _ in range(len(tree))]
-    for each in parameters:
-        if not each.is_buffer:
-            found[each.module].append(each.slot)
-    return [tuple(each) for each in found]
+    return Outline(tree, weights_of(tree, parameters, framework, {}))
 
 
 def weights_of(
@@ -353,13 +323,9 @@ def weights_of(
             other = tree.by_path.get(owner)
             if other is not None and other != each.module:
                 canonical = layout_of(framework, recorded_kind(framework, tree.modules[other]), slot).name
-                is_again = kind_of(tree.class_name(each.module)) == "recurrent" and _is_below(tree, other, each.module)
+                is_again = kind_of(tree.class_name(each.module)) == "recurrent" and each.module in tree.ancestors(other)
                 found[other].append(Weight(canonical, shape, *known, stored, parameter=index, is_again=is_again))
     return [tuple(each) for each in found]
-
-
-def _is_below(tree: Tree, index: int, top: int) -> bool:
-    return tree.modules[index].path.startswith(f"{tree.modules[top].path}.")
 
 
 def _plain(records: np.ndarray) -> np.ndarray:
@@ -367,9 +333,8 @@ def _plain(records: np.ndarray) -> np.ndarray:
     is_weight = np.isin(records["role"], (Role.PARAM, Role.BUFFER)) & (records["phase"] == Phase.INIT)
     forwards = records["phase"] == Phase.FORWARD
     micros = records["micro"][forwards]
-    first = (
-        micros[micros >= 0].min(initial=np.iinfo(micros.dtype).max) if (micros >= 0).any() else micros.max(initial=-1)
-    )
+    counted = micros[micros >= 0]
+    first = counted.min() if len(counted) else micros.max(initial=-1)
     is_call = forwards & (records["micro"] == first) & (records["call"] == 0)
     return records[is_weight | is_call]
 
@@ -401,18 +366,49 @@ def _numbers(rows: np.ndarray) -> Iterator[Numbers | None]:
         yield None if math.isnan(norm) else Numbers(low, high, mean, norm, digest)
 
 
-def _first_calls(calls: np.ndarray) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for module, seq in zip(calls["module"].tolist(), calls["seq"].tolist(), strict=True):
-        found[module] = min(seq, found.get(module, seq))
-    return found
-
-
-def _seen(reader: Reader, records: np.ndarray, role: Role) -> Iterator[tuple[int, tuple[Seen, ...]]]:
+def _seen(reader: Reader, records: np.ndarray, role: Role) -> dict[int, tuple[Seen, ...]]:
     rows = records[(records["role"] == role) & (records["phase"] == Phase.FORWARD)]
     found: dict[int, list[Seen]] = {}
     for module, shape, known in zip(rows["module"].tolist(), rows["shape"].tolist(), _numbers(rows), strict=True):
-        sizes = tuple(sorted(size for size in reader.shapes[shape] if size != 1))
+        sizes = tuple(sorted(squeezed(reader.shapes[shape])))
         found.setdefault(module, []).append(Seen(sizes, known))
-    for module, seen in found.items():
-        yield module, tuple(seen)
+    return {module: tuple(seen) for module, seen in found.items()}
+
+
+# Classes of which nothing says how their matrices lie: what they are given and return says it
+
+Kind = tuple[str, str]
+"""a class, and the slot of a parameter"""
+
+
+def turned_classes(reader: Reader, records: np.ndarray) -> frozenset[Kind]:
+    """Return the classes, with a slot each, that hold a matrix as [in, out]: all of their modules that tell say so.
+
+    A square one does not tell; it lies as those of the other modules of its class do.
+
+    Parameters
+    ----------
+    records
+        of the first calls
+    """
+    given, made = (_widths(reader, records, role) for role in (Role.INPUT, Role.OUTPUT))
+    votes: dict[Kind, set[bool]] = defaultdict(set)
+    for each in reader.parameters:
+        wide, high = given.get(each.module), made.get(each.module)
+        if each.is_buffer or each.axes or len(each.shape) != 2 or wide is None or high is None or wide == high:
+            continue
+        if sorted(each.shape) == sorted((wide, high)):
+            votes[reader.modules[each.module].class_name, each.slot].add(each.shape == (wide, high))
+    return frozenset(kind for kind, seen in votes.items() if seen == {True})
+
+
+def _widths(reader: Reader, records: np.ndarray, role: Role) -> dict[int, int]:
+    """Return the size of the last axis of the only tensor of floats that each module was given, or returned."""
+    rows = records[(records["role"] == role) & (records["phase"] == Phase.FORWARD)]
+    found: dict[int, list[int]] = defaultdict(list)
+    for module, shape, dtype in zip(
+        rows["module"].tolist(), rows["shape"].tolist(), rows["dtype"].tolist(), strict=True
+    ):
+        if is_float(dtype_of(dtype.decode())) and reader.shapes[shape]:
+            found[module].append(reader.shapes[shape][-1])
+    return {module: sizes[0] for module, sizes in found.items() if len(sizes) == 1}

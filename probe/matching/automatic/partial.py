@@ -7,20 +7,19 @@ says what lacks, and the weights, where they were recorded, that it is this one.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from probe.comparison.notes import Note, note
 from probe.mapping import Rule
 from probe.mapping.rules import written
 from probe.matching.automatic import values
-from probe.matching.automatic.likeness import kind_of, role_of
+from probe.matching.automatic.likeness import role_of
 from probe.matching.automatic.outline import Outline, Weight
-from probe.matching.automatic.weights.fused import FUSED_ROLES, Fused, groups_of
-from probe.matching.automatic.weights.layouts import agreed
+from probe.matching.automatic.weights.fused import FUSED_ROLES, agreed, groups_of
+from probe.matching.lists import grouped
 from probe.matching.loose import numbered
-from probe.matching.result import Bundle, Matching, Pair, Reason
+from probe.matching.result import Bundle, Matching, Pair, Reason, other_side
+from probe.notes import Note, note
 from probe.structure.tree import Tree
 
 _MOST = 4
@@ -86,8 +85,8 @@ def _of_first(pair: Pair, made: Mapping[Pair, Bundle]) -> Pair:
 
 def _partial(matching: Matching, a: Outline, b: Outline) -> Iterator[_Partial]:
     sides = {"A": (a, set(matching.only_a)), "B": (b, set(matching.only_b))}
-    bundled = {("A" if each.side == "B" else "B", each.whole) for each in matching.bundles}
-    views = {"A": {module for module, _ in matching.views_a}, "B": {module for module, _ in matching.views_b}}
+    bundled = {(other_side(each.side), each.whole) for each in matching.bundles}
+    views = {side: {module for module, _ in matching.views(side)} for side in "AB"}
     for pair in matching.pairs:
         if pair.reason is not Reason.MAPPED or not pair.has_calls:
             continue
@@ -96,7 +95,7 @@ def _partial(matching: Matching, a: Outline, b: Outline) -> Iterator[_Partial]:
             continue
         side = "A" if matrices[0].shape[0] < matrices[1].shape[0] else "B"
         each = _Partial(pair, side)
-        is_other = ("B" if side == "A" else "A", each.whole) in bundled or pair.a in views["A"] or pair.b in views["B"]
+        is_other = (other_side(side), each.whole) in bundled or pair.a in views["A"] or pair.b in views["B"]
         if matrices[0].shape == matrices[1].shape or is_other:
             continue
         mine, lonely = sides[side]
@@ -107,8 +106,8 @@ def _partial(matching: Matching, a: Outline, b: Outline) -> Iterator[_Partial]:
 
 def _only_matrix(side: Outline, index: int) -> Weight | None:
     """Return the matrix of a layer that has one and is no embedding, None of all others."""
-    found = [weight for weight in side.weights[index] if len(weight.shape) > 1]
-    is_layer = len(found) == 1 and not side.tree.children[index] and kind_of(side.tree.class_name(index)) != "embedding"
+    found = side.matrices(index)
+    is_layer = len(found) == 1 and not side.tree.children[index] and side.kind(index) != "embedding"
     return found[0] if is_layer else None
 
 
@@ -121,19 +120,15 @@ def _siblings(side: Outline, part: int) -> list[int]:
 
 def _parts(side: Outline, part: int, siblings: Sequence[int], whole: Weight) -> tuple[int, ...]:
     """Return the layers that together have the rows of another side's, in the order in which they would lie there."""
-    rows = {k: _matrix(side, k).shape[0] for k in (part, *siblings)}
+    matrices = {k: side.matrices(k)[0] for k in (part, *siblings)}
     fitting = [
         _ordered(side, (part, *more))
         for count in range(1, _MOST) for more in itertools.combinations(siblings, count)
-        if rows[part] + sum(rows[k] for k in more) == whole.shape[0]
+        if sum(matrices[k].shape[0] for k in (part, *more)) == whole.shape[0]
     ]  # fmt: skip
-    proven = [parts for parts in fitting if values.add_up([_matrix(side, k) for k in parts], whole)]
+    proven = [parts for parts in fitting if values.add_up([matrices[k] for k in parts], whole)]
     named = [parts for parts in fitting if _roles(side, parts) in FUSED_ROLES]
     return next((found[0] for found in (proven, named, fitting) if len(found) == 1), ())
-
-
-def _matrix(side: Outline, index: int) -> Weight:
-    return next(weight for weight in side.weights[index] if len(weight.shape) > 1)
 
 
 def _roles(side: Outline, parts: Sequence[int]) -> list[str]:
@@ -151,19 +146,17 @@ def _ordered(side: Outline, parts: Sequence[int]) -> tuple[int, ...]:
 
 def _bundle(each: _Partial, a: Outline, b: Outline) -> Bundle:
     mine, theirs = (a, b) if each.side == "A" else (b, a)
-    pieces, whole = [_matrix(mine, k) for k in each.parts], _matrix(theirs, each.whole)
-    groups, is_known = groups_of(mine, theirs, Fused(each.side, each.whole, each.parts), pieces, whole)
-    return Bundle(each.side, each.whole, each.parts, groups, is_known=is_known)
+    pieces, whole = [mine.matrices(k)[0] for k in each.parts], theirs.matrices(each.whole)[0]
+    bundle = Bundle(each.side, each.whole, each.parts)
+    groups, is_known = groups_of(mine, theirs, bundle, pieces, whole)
+    return replace(bundle, groups=groups, is_known=is_known)
 
 
 def _notes(
     matching: Matching, found: Sequence[_Partial], made: Mapping[Pair, Bundle], a: Tree, b: Tree
 ) -> Iterator[Note]:
     """Yield, for every line that names one of several parts, what is compared and the better line."""
-    by_line: dict[str, list[_Partial]] = defaultdict(list)
-    for each in found:
-        by_line[matching.lines.get(each.pair.a, "")].append(each)
-    for line, group in by_line.items():
+    for line, group in grouped(found, lambda each: matching.lines.get(each.pair.a, "")).items():
         first = group[0]
         mine, theirs = (a, b) if first.side == "A" else (b, a)
         (where, *_) = numbered(theirs.path(each.whole) for each in group)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Set
 
 from probe.matching.automatic.line import Line
 from probe.matching.automatic.outline import Outline
-from probe.matching.automatic.state import Found
+from probe.matching.automatic.state import Found, Half
 from probe.matching.automatic.weights.fused import stacked
+from probe.matching.lists import grouped
 
 _VOTERS = 24
 _SURE, _IN_ORDER, _DOUBTFUL, _BY_PLACE = 0.95, 0.9, 0.6, 0.45
@@ -26,24 +27,25 @@ Chain = list[int]
 class _Opened:
     """What stands inside a module of one side: blocks, by size, and single modules."""
 
-    def __init__(self, side: Outline, top: int, order: Sequence[float], done: Callable[[int], bool],
-                 ignored: frozenset[int]) -> None:  # fmt: skip
-        self.side, self._order, self._done, self._ignored = side, order, done, ignored
+    def __init__(self, half: Half, top: int) -> None:
+        self.side, self._half = half.outline, half
         self._heap: list[tuple[int, float, int]] = []
         self.singles: list[int] = []
-        self.add(side.children(top))
+        self.add(self.side.children(top))
+        if self.side.weights[top] and not half.has(top):  # weights of its own, beside those inside
+            self.singles.append(top)
 
-    def add(self, modules: Iterator[int] | Sequence[int] | object) -> None:
+    def add(self, modules: Iterable[int]) -> None:
         """Put modules among the blocks or the singles; what is neither is opened."""
-        stack = list(modules)  # type: ignore[call-overload]
+        stack = list(modules)
         while stack:
             index = stack.pop()
-            if index in self._ignored:
+            if index in self._half.ignored:
                 continue
-            if self._done(index):
+            if index in self._half.partner:
                 self.singles.append(index)
             elif self.side.is_block(index):
-                heapq.heappush(self._heap, (-self.side.core[index], self._order[index], index))
+                heapq.heappush(self._heap, (-self.side.core[index], self._half.order[index], index))
             elif self.side.tree.children[index]:
                 if self.side.weights[index]:
                     self.singles.append(index)
@@ -69,7 +71,7 @@ class _Opened:
             inner = [
                 child for child in self.side.children(chain[-1])
                 if self.side.core[child] == self.side.core[index] and self.side.is_block(child)
-                and not self._done(child)
+                and child not in self._half.partner
             ]  # fmt: skip
             if len(inner) != 1:
                 return chain
@@ -89,11 +91,7 @@ class _Opened:
 
 def match_inside(found: Found, top_a: int, top_b: int, confidence: float) -> list[tuple[int, int, float]]:
     """Pair what stands inside two modules; return the blocks that are to be looked into next."""
-    a = _Opened(found.a, top_a, found.order_a, found.of_a.__contains__, found.ignored_a)
-    b = _Opened(found.b, top_b, found.order_b, found.of_b.__contains__, found.ignored_b)
-    for opened, top, is_paired in ((a, top_a, found.has_a(top_a)), (b, top_b, found.has_b(top_b))):
-        if opened.side.weights[top] and not is_paired:  # weights of its own, beside those inside
-            opened.singles.append(top)
+    a, b = (_Opened(half, top) for half, top in zip(found.sides.values(), (top_a, top_b), strict=True))
     inner: list[tuple[int, int, float]] = []
     met: dict[int, int] = {}
     while size := max(a.largest, b.largest):
@@ -130,69 +128,34 @@ def _met(found: Found, mine: list[Chain], theirs: list[Chain]) -> Iterator[tuple
     by_values = _elected(found, mine, theirs)
     for i, j in by_values.items():
         yield i, j, _SURE
-    left_a = [i for i in range(len(mine)) if i not in by_values]
-    elected = set(by_values.values())
-    left_b = [j for j in range(len(theirs)) if j not in elected]
-    done_a: set[int] = set()
-    done_b: set[int] = set()
-    for which in () if found.lacks_sizes else (0, 1, 2):
-        for i, j, group in _one_each(
-            found, mine, theirs, left_a, left_b, lambda side, k, which=which: side.prints[which][k]
-        ):
-            yield i, j, _sure(found, mine[i][0], group)
-            done_a.add(i)
-            done_b.add(j)
-        left_a = [i for i in left_a if i not in done_a]
-        left_b = [j for j in left_b if j not in done_b]
-    rows = [("rows", found.a, mine, left_a), ("rows", found.b, theirs, left_b)]
-    keyed = [_groups(side, chains, left, _rows_key) for _, side, chains, left in rows]
-    for key, group in keyed[0].items():
-        others = keyed[1].get(key, [])
-        if not others:
-            continue
-        if len(group) == len(others):
-            for i, j in zip(group, others, strict=True):
-                yield i, j, _sure(found, mine[i][0], len(group))
-        elif not found.same_weights:
-            for i, j in zip(group, others, strict=False):
-                yield i, j, _BY_PLACE
+    done_a, done_b = set(by_values), set(by_values.values())
+    for by_class in (True, False):
+        groups, others = _by_rows(found.a, mine, done_a, by_class), _by_rows(found.b, theirs, done_b, by_class)
+        for key, group in groups.items():
+            alike = others.get(key, [])
+            is_even = len(group) == len(alike)
+            if is_even or not (by_class or found.same_weights):
+                for i, j in zip(group, alike, strict=False):
+                    yield i, j, _sure(found, mine[i][0], len(group)) if is_even else _BY_PLACE
+                    done_a.add(i)
+                    done_b.add(j)
 
 
 def _sure(found: Found, index: int, group: int) -> float:
-    if found.same_weights and any(w.numbers is not None and w.numbers.is_telling for w in _matrices(found.a, index)):
+    matrices = (weight for k in found.a.inside(index) for weight in found.a.matrices(k))
+    if found.same_weights and any(w.numbers is not None and w.numbers.is_telling for w in matrices):
         return _DOUBTFUL  # the others have the same weights, this one has not
     return _IN_ORDER if group > 1 else _SURE
 
 
-def _matrices(side: Outline, top: int) -> Iterator[object]:
-    for place in range(side.begin[top], side.end[top] + 1):
-        yield from (w for w in side.weights[side.preorder[place]] if len(w.shape) > 1)
+def _by_rows(side: Outline, chains: list[Chain], done: Set[int], by_class: bool) -> dict[Hashable, list[int]]:
+    """Return the places of blocks that are left, by how many rows of which length are in them, and their classes."""
 
+    def key(place: int) -> Hashable:
+        last = chains[place][-1]
+        return side.tree.class_name(last) if by_class else "", frozenset(side.rows[last].items())
 
-def _rows_key(side: Outline, index: int) -> Hashable:
-    return frozenset(side.rows[index].items())
-
-
-def _groups(
-    side: Outline, chains: list[Chain], left: list[int], key: Callable[[Outline, int], Hashable]
-) -> dict[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = defaultdict(list)
-    for place in left:
-        found[key(side, chains[place][-1])].append(place)
-    return found
-
-
-def _one_each(
-    found: Found, mine: list[Chain], theirs: list[Chain], left_a: list[int], left_b: list[int],
-    key: Callable[[Outline, int], Hashable],
-) -> list[tuple[int, int, int]]:  # fmt: skip
-    """Return pairs where both sides have as many of one fingerprint, and how many these are."""
-    groups = _groups(found.a, mine, left_a, key)
-    others = _groups(found.b, theirs, left_b, key)
-    return [
-        (i, j, len(group)) for which, group in groups.items() if len(group) == len(others.get(which, ()))
-        for i, j in zip(group, others[which], strict=True)
-    ]  # fmt: skip
+    return grouped((place for place in range(len(chains)) if place not in done), key)
 
 
 def _elected(found: Found, mine: list[Chain], theirs: list[Chain]) -> dict[int, int]:
@@ -212,9 +175,7 @@ def _elected(found: Found, mine: list[Chain], theirs: list[Chain]) -> dict[int, 
             if 2 * votes[best] > len(known):
                 chosen[place] = best, votes[best]
     result: dict[int, int] = {}
-    used: set[int] = set()
     for place, (other, _) in sorted(chosen.items(), key=lambda item: -item[1][1]):
-        if other not in used:
-            used.add(other)
+        if other not in result.values():
             result[place] = other
     return result

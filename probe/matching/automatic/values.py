@@ -18,8 +18,8 @@ _SMALLEST = 8
 def anchors(a: Outline, b: Outline) -> dict[int, int]:
     """Return the modules of A whose weights are those of one module of B alone, cast or turned as they may be."""
     found: dict[int, int] = {}
-    for key in (_exact, _rounded):
-        mine, theirs = _by_key(a, key, set(found)), _by_key(b, key, set(found.values()))
+    for read in (float, rounded):
+        mine, theirs = _by_ends(a, read, found.keys()), _by_ends(b, read, found.values())
         for which, modules in mine.items():
             others = theirs.get(which, ())
             if len(modules) == len(others) == 1 and agree(a, modules[0], b, others[0]):
@@ -28,13 +28,13 @@ def anchors(a: Outline, b: Outline) -> dict[int, int]:
 
 
 def are_same_weights(a: Outline, b: Outline, found: dict[int, int]) -> bool:
-    """Tell whether both models were given the same weights, so that others are a sign of another module."""
+    """Return True if both models were given the same weights, so that others are a sign of another module."""
     telling = [sum(bool(_telling(side, i)) for i in range(len(side))) for side in (a, b)]
     return bool(found) and len(found) >= _ENOUGH * min(telling)
 
 
 def agree(a: Outline, i: int, b: Outline, j: int) -> bool | None:
-    """Tell whether the weights of two modules are the same numbers; None when nothing tells."""
+    """Return True if the weights of two modules are the same numbers; None when nothing tells."""
     mine, theirs = _telling(a, i), _telling(b, j)
     if not mine or not theirs or sorted(w.size for w in mine) != sorted(w.size for w in theirs):
         return None
@@ -48,19 +48,20 @@ def agree(a: Outline, i: int, b: Outline, j: int) -> bool | None:
 
 
 def add_up(parts: Sequence[Weight], whole: Weight) -> bool | None:
-    """Tell whether one weight holds just what several others hold; None when nothing tells."""
+    """Return True if one weight holds just what several others hold; None when nothing tells."""
     numbers = [part.numbers for part in parts]
     total = whole.numbers
     if total is None or not total.is_telling or any(n is None for n in numbers):
         return None
     known = [n for n in numbers if n is not None]
     norm = math.sqrt(sum(n.norm**2 for n in known))
-    lowest, highest = min(n.min for n in known), max(n.max for n in known)
-    return (
-        math.isclose(norm, total.norm, rel_tol=_SAME_NORM)
-        and rounded(lowest) == rounded(total.min)
-        and rounded(highest) == rounded(total.max)
-    )
+    return _are_equal(Numbers(min(n.min for n in known), max(n.max for n in known), 0.0, norm), total)
+
+
+def _are_equal(one: Numbers, other: Numbers) -> bool:
+    """Return True if two tensors have the same numbers, up to a cast."""
+    ends = [(rounded(each.min), rounded(each.max)) for each in (one, other)]
+    return math.isclose(one.norm, other.norm, rel_tol=_SAME_NORM) and ends[0] == ends[1]
 
 
 def close(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
@@ -86,14 +87,13 @@ def close(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
 
 
 def have_one_norm(mine: Sequence[Seen], theirs: Sequence[Seen]) -> bool:
-    """Tell whether what two modules return is of one size and norm."""
+    """Return True if what two modules return is of one size and norm."""
     if not mine or not theirs:
         return False
     first, second = _as_one(mine, theirs[0]), _as_one(theirs, mine[0])
     norms = [each.numbers.norm for each in (first, second) if each.numbers is not None]
-    return (
-        math.prod(first.shape) == math.prod(second.shape) and len(norms) == 2 and math.isclose(*norms, rel_tol=_CLOSE)
-    )
+    is_one_size = math.prod(first.shape) == math.prod(second.shape)
+    return is_one_size and len(norms) == 2 and math.isclose(*norms, rel_tol=_CLOSE)
 
 
 def _as_one(several: Sequence[Seen], other: Seen) -> Seen:
@@ -123,7 +123,7 @@ def _is_same(x: Seen, y: Seen) -> bool:
 
 
 def compute_otherwise(a: Outline, i: int, b: Outline, j: int) -> bool:
-    """Tell whether two modules without weights are given other sizes and return other numbers: silu(x) and silu(x) · y.
+    """Return True if two modules without weights are given other sizes and return other numbers, as silu(x) · y.
 
     Where the models themselves are given other sizes, as micro-batches of other sizes are, sizes tell nothing.
     """
@@ -140,34 +140,17 @@ def _telling(side: Outline, index: int) -> list[Weight]:
 
 
 def alike(x: Weight, y: Weight) -> bool:
-    """Tell whether two weights hold the same numbers, up to a cast, in whatever order."""
-    one, other = x.numbers, y.numbers
-    if one is None or other is None or x.size != y.size:
-        return False
-    return (
-        math.isclose(one.norm, other.norm, rel_tol=_SAME_NORM)
-        and rounded(one.min) == rounded(other.min)
-        and rounded(one.max) == rounded(other.max)
-    )
+    """Return True if two weights hold the same numbers, up to a cast, in whatever order."""
+    return x.numbers is not None and y.numbers is not None and x.size == y.size and _are_equal(x.numbers, y.numbers)
 
 
-def _by_key(
-    side: Outline, key: Callable[[Weight], Hashable], done: Iterable[int]
-) -> dict[frozenset[Hashable], list[int]]:
-    found: dict[frozenset[Hashable], list[int]] = defaultdict(list)
+def _by_ends(side: Outline, read: Callable[[float], float], done: Iterable[int]) -> dict[Hashable, list[int]]:
+    """Return the modules that are not done by the sizes, the smallest and the largest elements of their weights."""
+    found: dict[Hashable, list[int]] = defaultdict(list)
     left_out = set(done)
     for index in range(len(side)):
         weights = _telling(side, index) if index not in left_out else []
-        if weights:
-            found[frozenset(map(key, weights))].append(index)
+        ends = {(w.size, read(n.min), read(n.max)) for w in weights if (n := w.numbers) is not None}
+        if ends:
+            found[frozenset(ends)].append(index)
     return found
-
-
-def _exact(weight: Weight) -> Hashable:
-    assert weight.numbers is not None
-    return weight.size, weight.numbers.min, weight.numbers.max
-
-
-def _rounded(weight: Weight) -> Hashable:
-    assert weight.numbers is not None
-    return weight.size, rounded(weight.numbers.min), rounded(weight.numbers.max)

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
-from probe.comparison.notes import Note, note
-from probe.mapping import TOP, ParameterRule, Rule, Section
+from probe.mapping import TOP, LayerMapping, ParameterRule, Rule, Section
 from probe.mapping.nearest import alike, nearest
 from probe.mapping.patterns import Names, places
 from probe.mapping.rules import written
 from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
+from probe.matching.result import LostLine
 from probe.matching.walk import Miss, Walk, several_models
+from probe.notes import Note, note
 from probe.structure.tree import Tree
 
 _SOME = 20
 """modules of a section in which a name is looked for"""
 
 
-def complaints(walk: Walk, bundles: Bundles, other: SectionIndex, source: str, unused: Iterable[str]) -> list[Note]:
-    """Return what is wrong with a mapping, line by line, in the order of unused keys, then missing targets.
+class Complaints:
+    """What is wrong with a mapping, line by line.
 
     Parameters
     ----------
     other
         the mapping's sections in the target
-    source
+    side
         ``A`` or ``B``: the side that the mapping is read from
-    unused
-        what of ``ignore`` fits nothing
     """
-    found = _Complaints(walk, bundles, other, source)
-    keys = [said for section in walk.mapping.sections for said in found.of_section(section)]
-    ignored = [note("ignore-fits-nothing", line=line) for line in unused]
-    return [*keys, *ignored, *found.lost().values()]
 
-
-def lost(walk: Walk, bundles: Bundles, other: SectionIndex, source: str) -> dict[Rule | ParameterRule, Note]:
-    """Return what is said of lines that lead to nothing on the other side; as `complaints`."""
-    return _Complaints(walk, bundles, other, source).lost()
-
-
-class _Complaints:
-    def __init__(self, walk: Walk, bundles: Bundles, other: SectionIndex, source: str) -> None:
-        self.walk, self.bundles, self.other, self.side = walk, bundles, other, source
+    def __init__(self, walk: Walk, bundles: Bundles, other: SectionIndex, side: str) -> None:
+        self.walk, self.bundles, self.other, self.side = walk, bundles, other, side
         self.members = walk.sections.members
 
+    def all(self, unused: Iterable[str]) -> list[Note]:
+        """Return all of it: unused keys, then what of ``ignore`` fits nothing, then missing targets."""
+        keys = [said for section in self.walk.mapping.sections for said in self.of_section(section)]
+        return [*keys, *(note("ignore-fits-nothing", line=line) for line in unused), *self.lost.values()]
+
+    @functools.cached_property
     def lost(self) -> dict[Rule | ParameterRule, Note]:
-        """Return what is said of lines that lead to nothing: of modules, then of parameters."""
+        """What is said of lines that lead to nothing on the other side: of modules, then of parameters."""
+        source = self.walk.source
         rules = (rule for rule in self.walk.read.rules if self.walk.wrongly_missed(rule) and not rule.is_optional)
         places = ((rule, place) for rule, place in self.bundles.missing.items() if not rule.is_optional)
         return {rule: self.of_missing(rule) for rule in rules} | {
-            rule: self.of_parameter(rule, *place) for rule, place in places
+            rule: note("line-leads-to-no-parameter", rule=str(rule), path=source.path(index), name=written(name))
+            for rule, (index, name) in places
         }
 
     def of_section(self, section: Section) -> Iterator[Note]:
@@ -138,7 +136,7 @@ class _Complaints:
         return note("line-names-no-parameter", near=_near(written(rule.source), sorted(slots)))
 
     def _has(self, index: int, rule: ParameterRule) -> bool:
-        """Tell whether what a line names of this side is there."""
+        """Return True if what a line names of this side is there."""
         if rule.is_reversed:
             found, lacking = self.bundles.rows(self.bundles.source, index, rule)
             return bool(found) and lacking is None
@@ -181,10 +179,6 @@ class _Complaints:
         end = f".{written(miss.target)}"
         return next((module.path for module in tree.modules if f".{module.path}".endswith(end)), "")
 
-    def of_parameter(self, rule: ParameterRule, index: int, path: Names) -> Note:
-        """Say which parameter is not there."""
-        return note("line-leads-to-no-parameter", rule=str(rule), path=self.walk.source.path(index), name=written(path))
-
 
 def nearest_path(tree: Tree, starts: Iterable[int], path: Names) -> str:
     """Return the path below some modules that is most like one, with its placeholders for numbers, or nothing."""
@@ -214,3 +208,53 @@ def _paths(tree: Tree, index: int, depth: int) -> Iterator[str]:
 
 def _classes(tree: Tree) -> set[str]:
     return {module.class_name for module in tree.modules}
+
+
+# Lines that may be to blame for what is found: those that lead to nothing, and which line made a pair
+
+
+def lost_lines(
+    walk: Walk,
+    bundles: Bundles,
+    notes: Mapping[Rule | ParameterRule, Note],
+    partner: Mapping[int, int],
+    left: Iterable[int],
+    here: str,
+) -> tuple[LostLine, ...]:
+    """Return the lines that lead to nothing, with the modules of both sides that may lack a partner for it.
+
+    In the source these are what the line names, or the module of the parameter. In the target these are what is left in
+    the place that holds what the line names, and what has the same path.
+
+    Parameters
+    ----------
+    notes
+        what is said of each of them
+    partner
+        of modules of the source
+    left
+        modules of the target without a partner
+    here
+        the source, A or B
+    """
+    source, target, lonely = walk.source, walk.target, list(left)
+    found = []
+    for rule, said in notes.items():
+        is_parameter = isinstance(rule, ParameterRule)
+        if isinstance(rule, ParameterRule):
+            mine = {bundles.missing[rule][0]}
+            theirs = {partner[index] for index in mine if index in partner}
+        else:
+            mine = {miss.module for miss in walk.wrongly_missed(rule)}
+            around = {partner.get(source.modules[index].parent) for index in mine}
+            paths = {source.path(index) for index in mine}
+            theirs = {i for i in lonely if target.modules[i].parent in around or target.path(i) in paths}
+        ends = frozenset(mine), frozenset(theirs)
+        line = where(rule, walk.mapping)
+        found.append(LostLine(line, said, *(ends if here == "A" else ends[::-1]), is_parameter))
+    return tuple(found)
+
+
+def where(rule: Rule | ParameterRule, mapping: LayerMapping) -> str:
+    """Return ``line 4 of m.yaml``; of a mapping without lines what the line says."""
+    return f"{f'line {rule.line}' if rule.line else rule} of {Path(mapping.name).name}"

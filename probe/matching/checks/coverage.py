@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from probe.mapping.nearest import nearest
 from probe.matching.known import Known, canonical_shape
+from probe.matching.lists import grouped
+from probe.matching.loose import NUMBER, numbers_left_out
 from probe.matching.result import Matching
 from probe.structure.tree import Tree
 
@@ -17,7 +18,6 @@ KINDS = 100
 _SEARCHED = 5_000
 _SHOWN = 3
 _LETTERS = ("{i}", "{j}", "{k}", "{l}", "{m}")
-_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,14 @@ def coverage(
         modules of either side that need no counterpart; those that only hold another one, and are stepped over, are added,
         and those of which the weights are compared are counted apart
     """
-    weights = _by_weights(matching, a, "A", matching.only_a), _by_weights(matching, b, "B", matching.only_b)
-    stepped = matching.stepped_a, matching.stepped_b
-    none = [tuple(sorted({*unneeded[k], *stepped[k]} - weights[k])) for k in (0, 1)]
-    left = [
-        [i for i in only if i not in weights[k] and i not in none[k]]
-        for k, only in enumerate((matching.only_a, matching.only_b))
-    ]
-    pairs = [pair for pair in matching.pairs if a.tree.wrapped(pair.a) is None]
+    weights = _by_weights(matching, a, "A"), _by_weights(matching, b, "B")
+    none, left = [], []
+    for side, needless, told in zip("AB", unneeded, weights, strict=True):
+        none.append(tuple(sorted({*needless, *matching.stepped(side)} - told)))
+        left.append([i for i in matching.only(side) if i not in told and i not in none[-1]])
     further = [sum(len(each.parts) - 1 for each in matching.bundles if each.side == side) for side in "AB"]
-    reasons = Counter(pair.reason.value for pair in pairs)
-    to_b = {pair.a: pair.b for pair in matching.pairs}
-    to_a = {pair.b: pair.a for pair in matching.pairs}
+    reasons = Counter(pair.reason.value for pair in matching.pairs if a.tree.wrapped(pair.a) is None)
+    to_b, to_a = matching.partners("A"), matching.partners("B")
     return Coverage(
         (_count(a.tree, range(len(a.tree))), _count(b.tree, range(len(b.tree)))),
         dict(reasons),
@@ -99,16 +95,14 @@ def coverage(
     )
 
 
-def _by_weights(matching: Matching, known: Known, side: str, left: Sequence[int]) -> set[int]:
+def _by_weights(matching: Matching, known: Known, side: str) -> set[int]:
     """Return modules without a counterpart that hold weights, all of which are compared with those of other modules."""
     compared = matching.compared_apart(side)
     inside: dict[int, set[bool]] = {}
     for parameter in known.parameters or ():
-        module = parameter.module
-        while module >= 0:
+        for module in (parameter.module, *known.tree.ancestors(parameter.module)):
             inside.setdefault(module, set()).add((parameter.module, parameter.slot) in compared)
-            module = known.tree.modules[module].parent
-    return {index for index in left if inside.get(index) == {True}}
+    return {index for index in matching.only(side) if inside.get(index) == {True}}
 
 
 def _count(tree: Tree, modules: Iterable[int]) -> int:
@@ -118,10 +112,7 @@ def _count(tree: Tree, modules: Iterable[int]) -> int:
 def _left(
     mine: Sequence[int], theirs: Sequence[int], here: Known, there: Known, partner: dict[int, int]
 ) -> Iterator[Left]:
-    together: dict[tuple[str, str], list[int]] = {}
-    for index in mine:
-        key = _numbered(here.tree, index), here.tree.class_name(index)
-        together.setdefault(key, []).append(index)
+    together = grouped(mine, lambda index: (_numbered(here.tree, index), here.tree.class_name(index)))
     for number, ((_, class_name), members) in enumerate(together.items()):
         letters = _letters([here.tree.path(index) for index in members])
         shown = _lettered(here.tree.path(members[0]), letters)
@@ -134,14 +125,14 @@ def _numbered(tree: Tree, index: int) -> str:
     """Return a path with ``{i}`` for numbers, but for that of a model in a list of models, which a mapping's key names."""
     path = tree.path(index)
     if tree.class_name(tree.root) != "list" or not path:
-        return _NUMBER.sub("{i}", path)
+        return numbers_left_out(path)
     model, dot, rest = path.partition(".")
-    return model + dot + _NUMBER.sub("{i}", rest)
+    return model + dot + numbers_left_out(rest)
 
 
 def _letters(paths: Sequence[str]) -> list[str]:
     """Return, for each number in paths that differ in numbers only, a letter if it is not the same in all of them."""
-    numbers = list(zip(*map(_NUMBER.findall, paths), strict=True))
+    numbers = list(zip(*map(NUMBER.findall, paths), strict=True))
     letters = iter(_LETTERS)
     return [next(letters, "{n}") if len(set(each)) > 1 else "" for each in numbers]
 
@@ -149,37 +140,20 @@ def _letters(paths: Sequence[str]) -> list[str]:
 def _lettered(path: str, letters: Sequence[str]) -> str:
     """Write letters in the place of the first numbers of a path."""
     found = iter(letters)
-    return _NUMBER.sub(lambda number: next(found, "") or number[0], path)
+    return NUMBER.sub(lambda number: next(found, "") or number[0], path)
 
 
 def _nearest(index: int, left: Sequence[int], here: Known, there: Known, partner: dict[int, int]) -> list[str]:
     """Return what may be meant: below the counterpart of what is around the module, of its shapes, with such a name."""
-    around = here.tree.modules[index].parent
-    while around >= 0 and around not in partner:
-        around = here.tree.modules[around].parent
-    inside = _below(there.tree, partner[around], left) if around in partner else list(left)
+    top = next((partner[around] for around in here.tree.ancestors(index) if around in partner), None)
+    inside = [each for each in left if top is None or top in there.tree.ancestors(each)]
     if not inside:
         return []
     shapes = _shapes(here, index)
     alike = [each for each in inside if shapes and _shapes(there, each) == shapes]
-    path_of = there.tree.path
-    names: dict[str, list[str]] = {}
-    for each in alike or inside:
-        names.setdefault(there.tree.name(each), []).append(path_of(each))
-    close = [path for name in nearest(here.tree.name(index), names, _SHOWN) for path in names[name]]
-    first = close or [path_of(each) for each in alike if not close]
-    return list(dict.fromkeys(first))[:_SHOWN]
-
-
-def _below(tree: Tree, index: int, left: Sequence[int]) -> list[int]:
-    found = []
-    for each in left:
-        parent = tree.modules[each].parent
-        while parent > index:
-            parent = tree.modules[parent].parent
-        if parent == index:
-            found.append(each)
-    return found
+    names = grouped(alike or inside, there.tree.name)
+    close = [each for name in nearest(here.tree.name(index), names, _SHOWN) for each in names[name]]
+    return list(dict.fromkeys(map(there.tree.path, close or alike)))[:_SHOWN]
 
 
 def _shapes(known: Known, index: int) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 
 from probe.matching.automatic.likeness import kind_of
 from probe.matching.known import Known, canonical_shape
+from probe.matching.lists import grouped
 from probe.matching.loose import numbers_left_out
-from probe.matching.result import Direction, Matching, Pair, Place, View
+from probe.matching.result import Direction, Matching, Pair, Place, View, other_side
+from probe.numbers.axis_sums import squeezed
 from probe.records import ParameterInfo
 
 Shape = tuple[int, ...]
@@ -44,17 +46,15 @@ class _Both:
         return [f"{path}.{slot}" if path else slot for path, slot in ends]
 
 
-def misshapen(
-    matching: Matching, a: Known, b: Known, is_excused: Callable[[Shape, Shape], bool] = lambda *_: False
-) -> list[str]:
+def misshapen(matching: Matching, a: Known, b: Known, ranks: tuple[int, int] = (1, 1)) -> list[str]:
     """Say which weights of pairs have shapes with which they cannot be the same, and what to write; alike ones once.
 
     A vocabulary that one side has padded is none of them.
 
     Parameters
     ----------
-    is_excused
-        tells of two shapes whether one side may hold a part of the weight only, as under tensor parallelism
+    ranks
+        how many A and B have: under tensor parallelism a side may hold a part of a weight only
     """
     found = list(_both(matching, a, b))
     padded = {
@@ -67,7 +67,7 @@ def misshapen(
     for each in found:
         x, y = each.shapes
         is_padded = _is_padded(x, y) and (x[0], y[0]) in padded
-        if _squeezed(x) != _squeezed(y) and not is_padded and not is_excused(x, y):
+        if squeezed(x) != squeezed(y) and not is_padded and not _may_be_part(ranks, x, y):
             mine, theirs = each.names
             line = f"{each.line}: " if each.line else ""
             said.append((
@@ -78,17 +78,15 @@ def misshapen(
 
 def reshaped(matching: Matching, a: Known, b: Known) -> list[str]:
     """Say of each weight that a mapping reads in another shape how the axes of the other side's are put in order for it."""
-    sides, views = {"A": a, "B": b}, {"A": matching.views_a, "B": matching.views_b}
+    sides = {"A": a, "B": b}
     said = []
-    for each in matching.weight_bundles:
-        if not each.shape:
-            continue
-        other = "A" if each.side == "B" else "B"
+    for each in (each for each in matching.weight_bundles if each.shape):
+        other = other_side(each.side)
         mine, theirs = each.parts[0][0], each.whole
         part, whole = _shape_of(sides[each.side], mine), _shape_of(sides[other], theirs)
-        axes = views[other].get(theirs, View("")).axes
+        axes = matching.views(other).get(theirs, View("")).axes
         turned = f"permute {list(axes)}, which gives {list(each.shape)}" if axes else "no permute"
-        names = _name(sides[each.side], mine), _name(sides[other], theirs)
+        names = sides[each.side].tree.parameter_name(*mine), sides[other].tree.parameter_name(*theirs)
         said.append((
             f"{each.side}'s ", names[0], f" {part}: the elements of {other}'s ", names[1], f" {whole}, in their order after {turned}",
         ))  # fmt: skip
@@ -98,11 +96,8 @@ def reshaped(matching: Matching, a: Known, b: Known) -> list[str]:
 def _both(matching: Matching, a: Known, b: Known) -> Iterator[_Both]:
     """Yield the weights that pairs have in common, but for those that are compared as parts of one, or as one of parts."""
     apart = matching.compared_apart("A"), matching.compared_apart("B")
-    packed: tuple[set[int], set[int]] = set(), set()
-    for bundle in matching.bundles:
-        if len(bundle.parts) > 1:
-            packed[bundle.side == "B"].update(bundle.parts)
-            packed[bundle.side == "A"].add(bundle.whole)
+    several = replace(matching, bundles=tuple(each for each in matching.bundles if len(each.parts) > 1))
+    packed = several.bundled("A"), several.bundled("B")
     for pair in matching.pairs:
         if not pair.has_calls or pair.a in packed[0] or pair.b in packed[1]:
             continue
@@ -201,21 +196,33 @@ def _is_embedding(pair: Pair, a: Known, b: Known) -> bool:
 
 def _counted(said: Iterable[_Said]) -> list[str]:
     """Return texts; those whose names differ in numbers only as one, with ``{i}`` and how many there are."""
-    groups: dict[_Said, list[_Said]] = {}
-    for each in said:
-        before, mine, between, theirs, behind = each
-        key = before, numbers_left_out(mine), between, numbers_left_out(theirs), behind
-        groups.setdefault(key, []).append(each)
-    return ["".join(all_[0]) if len(all_) == 1 else f"{''.join(key)} (×{len(all_)})" for key, all_ in groups.items()]
+    groups = grouped(
+        said, lambda each: (each[0], numbers_left_out(each[1]), each[2], numbers_left_out(each[3]), each[4])
+    )
+    return [
+        "".join(alike[0]) if len(alike) == 1 else f"{''.join(key)} (×{len(alike)})" for key, alike in groups.items()
+    ]
 
 
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(size for size in shape if size != 1)
+def _may_be_part(ranks: tuple[int, int], a: Shape, b: Shape) -> bool:
+    """Return True if a side may hold a part of the other's weight, by the numbers of ranks of A and of B.
+
+    As many ranks may split a weight on one side and copy it on the other, along one axis.
+    """
+    axes = [(n, m) for n, m in zip(a, b, strict=False) if n != m]
+    is_one_axis = len(a) == len(b) and len(axes) == 1
+    sizes = axes[0] if is_one_axis else (math.prod(a), math.prod(b))
+    both = ((ranks, sizes), (ranks[::-1], sizes[::-1]))
+    return any(
+        (mine > theirs or (is_one_axis and mine == theirs > 1)) and _is_part(size, whole, mine)
+        for (mine, theirs), (size, whole) in both
+    )
 
 
-def _name(known: Known, place: Place) -> str:
-    path = known.tree.path(place[0])
-    return f"{path}.{place[1]}" if path else place[1]
+def _is_part(size: int, whole: int, ranks: int) -> bool:
+    """Return True if a rank may hold so much; of what cannot be divided evenly the last ones hold less."""
+    splits = (math.ceil(whole / count) for count in range(2, ranks + 1) if ranks % count == 0)
+    return 0 < size < whole and any(size in (part, whole % part) for part in splits)
 
 
 def _shape_of(known: Known, place: Place) -> list[int]:

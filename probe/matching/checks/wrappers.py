@@ -99,19 +99,19 @@ def looked_through(mapping: LayerMapping, source: Tree, target: Tree) -> LookedT
 
 
 def _is_missing(section: Section, tree: Tree) -> bool:
-    """Tell whether a section is about a wrapper that a tree does not have."""
+    """Return True if a section is about a wrapper that a tree does not have."""
     name = section.class_name
     return section.path is None and name in AROUND_MODELS and all(each.class_name != name for each in tree.modules)
 
 
 def _is_of_wrappers(rule: Rule, source: Tree, target: Tree) -> bool:
-    """Tell whether a line says of a wrapper which wrapper it is."""
+    """Return True if a line says of a wrapper which wrapper it is."""
     theirs = (rule.source,) if rule.is_reversed else rule.targets
     return all(_stays_around(source, key) for key in rule.keys) and all(_stays_around(target, path) for path in theirs)
 
 
 def _stays_around(tree: Tree, path: Names) -> bool:
-    """Tell whether a path leads to the model or to what wraps it, where names of wrappers that are not there say nothing."""
+    """Return True if a path leads to the model or to what wraps it, where names of wrappers that are not there say nothing."""
     here = tree.root
     for name in path:
         found = tree.child(here, name)

@@ -64,11 +64,6 @@ class Arrangement:
             found[_index(part.at)] = number
         return found
 
-    @property
-    def is_alone(self) -> bool:
-        """Tell whether one rank holds all of it, as it lies."""
-        return len(self.parts) == 1 and all(isinstance(each, slice) for each in self.parts[0].at)
-
 
 def arranged(
     dims: Dims, holders: Sequence[tuple[Places, Shape]], sizes: Mapping[str, int], known: Mapping[str, int]

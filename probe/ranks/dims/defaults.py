@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from probe.ranks.dims.language import REPLICATED, Dims, Split, parsed
@@ -44,45 +44,38 @@ class Known:
     role: Role
     dims: str
     slot: str = "0"
-    when: Callable[[Facts], bool] = lambda facts: True
+    when: tuple[str, bool] | None = None
+    """an attribute of the module, and what it is there"""
+
+    def fits(self, class_name: str, facts: Facts, role: Role, slot: str) -> bool:
+        """Return True if it is said of a tensor."""
+        name, wanted = self.when or ("", False)
+        is_so = bool(facts.get(name, _UNLESS_SAID.get(name, False))) is wanted
+        return class_name in self.classes and (self.role, self.slot) == (role, slot) and is_so
 
 
-def _gathers(facts: Facts) -> bool:
-    return bool(facts.get("gather_output", False))
-
-
-def _in_sequence(facts: Facts) -> bool:
-    return bool(facts.get("sequence_parallel", False))
-
-
-def _scatters(facts: Facts) -> bool:
-    return bool(facts.get("reduce_scatter_embeddings", False))
-
-
-def _takes_parts(facts: Facts) -> bool:
-    return bool(facts.get("input_is_parallel", True))
-
-
+_UNLESS_SAID = {"input_is_parallel": True}
+"""what attributes of modules are that these do not have, where that is not False"""
 TENSORS = (
-    Known(COLUMN, Role.INPUT, FIRST, when=_in_sequence),
-    Known(COLUMN, Role.INPUT, "replicated", when=lambda facts: not _in_sequence(facts)),
-    Known(COLUMN, Role.OUTPUT, LAST, when=lambda facts: not _gathers(facts)),
-    Known(COLUMN, Role.OUTPUT, "replicated", when=_gathers),
+    Known(COLUMN, Role.INPUT, FIRST, when=("sequence_parallel", True)),
+    Known(COLUMN, Role.INPUT, "replicated"),
+    Known(COLUMN, Role.OUTPUT, LAST, when=("gather_output", False)),
+    Known(COLUMN, Role.OUTPUT, "replicated"),
     Known(COLUMN, Role.OUTPUT, LAST, slot="1"),
-    Known(ROW, Role.INPUT, LAST, when=_takes_parts),
-    Known(ROW, Role.INPUT, "replicated", when=lambda facts: not _takes_parts(facts)),
-    Known(ROW, Role.OUTPUT, FIRST, when=_in_sequence),
-    Known(ROW, Role.OUTPUT, "replicated", when=lambda facts: not _in_sequence(facts)),
+    Known(ROW, Role.INPUT, LAST, when=("input_is_parallel", True)),
+    Known(ROW, Role.INPUT, "replicated"),
+    Known(ROW, Role.OUTPUT, FIRST, when=("sequence_parallel", True)),
+    Known(ROW, Role.OUTPUT, "replicated"),
     *(Known(ATTENTION, Role.INPUT, "... heads[tp] d", slot=slot) for slot in ("0", "1", "2")),
     Known(ATTENTION, Role.OUTPUT, LAST),
     *(Known(SCORES, role, "b heads[tp] ...") for role in (Role.INPUT, Role.OUTPUT)),
     Known(VOCABULARY, Role.INPUT, "replicated"),
-    Known(VOCABULARY, Role.OUTPUT, FIRST, when=_scatters),
-    Known(VOCABULARY, Role.OUTPUT, "replicated", when=lambda facts: not _scatters(facts)),
+    Known(VOCABULARY, Role.OUTPUT, FIRST, when=("reduce_scatter_embeddings", True)),
+    Known(VOCABULARY, Role.OUTPUT, "replicated"),
 )
 """the first that fits counts; with sequence parallelism the sequence is the first axis, as in Megatron and fleet; what is returned beside
 the result is a bias that has not been added"""
-_GRADIENTS = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
+FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
 
 
 def of_tensor(class_name: str, facts: Facts, role: Role, slot: str, *, parts: int, in_sequence: bool) -> Dims | None:
@@ -99,14 +92,13 @@ def of_tensor(class_name: str, facts: Facts, role: Role, slot: str, *, parts: in
     in_sequence
         its parameters say that it works on parts of the sequence (norms under sequence parallelism)
     """
-    role = _GRADIENTS.get(role, role)
+    role = FORWARD_OF.get(role, role)
     if class_name in _SEQUENCE:
         facts = {**facts, "sequence_parallel": True}
     for known in TENSORS:
-        if class_name in known.classes and (known.role, known.slot) == (role, slot) and known.when(facts):
-            dims = parsed(
-                f"... {parts}·h[tp]" if parts > 1 and known.dims == LAST and role is Role.OUTPUT else known.dims
-            )
+        if known.fits(class_name, facts, role, slot):
+            is_packed = parts > 1 and known.dims == LAST and role is Role.OUTPUT
+            dims = parsed(f"... {parts}·h[tp]" if is_packed else known.dims)
             return _over_experts(dims) if facts.get("is_expert") else dims
     is_layer = class_name in COLUMN | ROW | VOCABULARY | ATTENTION | SCORES
     if in_sequence and slot == "0" and not is_layer and role in (Role.INPUT, Role.OUTPUT):
@@ -148,7 +140,7 @@ def of_placements(placements: list[Any]) -> Dims:
 
 
 def is_gated(path: str, config: Facts) -> bool:
-    """Tell whether a projection is gate and up, by its name and the recorded configuration."""
+    """Return True if a projection is gate and up, by its name and the recorded configuration."""
     found = _GATED.search(path)
     if found is None:
         return False
@@ -158,10 +150,8 @@ def is_gated(path: str, config: Facts) -> bool:
 def _axis_said(facts: Facts) -> tuple[int | None, int]:
     """Return along which axis a parameter says that it is divided, and in how many parts."""
     if facts.get("tensor_model_parallel") is True and isinstance(facts.get("partition_dim"), int):
-        stride = facts.get("partition_stride", 1)
-        return (facts["partition_dim"] if facts["partition_dim"] >= 0 else None), stride if isinstance(
-            stride, int
-        ) else 1
+        axis, stride = facts["partition_dim"], facts.get("partition_stride", 1)
+        return axis if axis >= 0 else None, stride if isinstance(stride, int) else 1
     if facts.get("is_distributed") is True and isinstance(facts.get("split_axis"), int):
         return facts["split_axis"], 1
     return None, 1
@@ -180,6 +170,4 @@ def _axis_of_class(class_name: str, slot: str, framework: str) -> int | Dims | N
 
 def _over_experts(dims: Dims) -> Dims:
     """Return dims of what belongs to an expert: its ranks of tensor parallelism are groups of their own."""
-    return Dims(tuple(
-        Split(s.axis, "etp" if s.group == "tp" else s.group, s.how, s.before, s.sections) for s in dims.splits
-    ), dims.partial, dims.axes, dims.names, dims.from_back)  # fmt: skip
+    return replace(dims, splits=tuple(replace(s, group="etp") if s.group == "tp" else s for s in dims.splits))

@@ -69,7 +69,7 @@ class Held:
         return [name for name in differing if is_apart(name)]
 
     def is_signed(self, tensor: int) -> bool:
-        """Tell whether what each rank holds has positive and negative elements, and not only a few."""
+        """Return True if what each rank holds has positive and negative elements, and not only a few."""
         rows = self._gathered.rows[self._own[tensor]]
         return math.prod(self._shapes[tensor]) >= WIDTH and bool(((rows["min"] < 0) & (rows["max"] > 0)).all())
 

@@ -65,15 +65,9 @@ class Dims:
         return (*(split.group for split in self.splits), *self.partial)
 
     def fits(self, rank: int) -> bool:
-        """Tell whether a tensor of so many axes can be divided so."""
+        """Return True if a tensor of so many axes can be divided so."""
         is_named = self.axes is None or self.axes == rank
         return is_named and all(-rank <= split.axis < rank for split in self.splits)
-
-    def axis_of(self, name: str, rank: int) -> int | None:
-        """Return which axis of a tensor of so many has a name; None where none has."""
-        if name not in self.names or len(self.names) > rank:
-            return None
-        return self.names.index(name) + (rank - len(self.names) if self.from_back else 0)
 
 
 REPLICATED = Dims()

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from probe.ranks.dims.defaults import FORWARD_OF
 from probe.ranks.dims.held import Held, Signature
 from probe.ranks.dims.language import REPLICATED, Dims, Split
-from probe.ranks.gathering import OF_PARAMETERS, Gathered
+from probe.ranks.gathering import OF_PARAMETERS, Gathered, Step
 from probe.ranks.layout.groups import DATA
-from probe.ranks.layout.places import ALL, Layout
-from probe.ranks.members import Member
-from probe.ranks.weights import Weights
+from probe.ranks.layout.places import ALL
 from probe.records import Role
 
-_FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
 _ROUNDS = 4
 """times that what is known of one tensor is passed on to others"""
 
-Told = Callable[[int, Role, str, int], Dims | None]
-"""how a tensor of a module is divided, by module, role, slot and number of axes; None where nothing says it"""
-Whole = Callable[[int, Role, str], Sequence[tuple[int, ...]]]
-"""the shapes that the other side's tensors have in the place of one of these"""
 
-
-@dataclass(frozen=True)
-class Facts:
-    """What is needed of a run to tell how its tensors are divided."""
-
-    members: Sequence[Member]
-    layout: Layout
-    weights: Weights
-    told: Told
-    whole: Whole
-    models: Sequence[int]
-    """modules that nothing calls but the program"""
-    parents: Sequence[int]
-    """by module, the one around it; −1 where there is none"""
-    slots: Sequence[str]
-    shapes: Sequence[tuple[int, ...]]
-
-
-def all_alike(gathered: Gathered) -> np.ndarray:
+def _all_alike(gathered: Gathered) -> np.ndarray:
     """Tell of each tensor whether all ranks that have it have the same; what was not measured counts as the same."""
     rows = gathered.rows
     first = np.repeat(gathered.starts, gathered.counts)
@@ -54,41 +30,32 @@ def all_alike(gathered: Gathered) -> np.ndarray:
     return ~np.logical_or.reduceat(differs, gathered.starts) if len(rows) else np.zeros(0, bool)
 
 
-def resolve(
-    gathered: Gathered, alike: np.ndarray, facts: Facts, signatures: Mapping[Signature, Dims]
-) -> tuple[dict[int, Dims | None], dict[Signature, Dims]]:
-    """Return how each tensor is divided that is not the same on all ranks, or that is known to be divided; None where nothing tells it.
-
-    Tensors that are not in the result are the same on all of their ranks. What the bytes on all ranks are divided like is returned too.
+class Resolving:
+    """How each tensor of a step is divided that is not the same on all ranks, or that is known to be divided.
 
     Parameters
     ----------
     signatures
-        what is known of that already
+        what is known of what the same bytes on the same ranks are divided like
     """
-    resolving = _Resolving(gathered, alike, facts, signatures)
-    return resolving.result(), resolving.by_bytes
 
-
-class _Resolving:
-    def __init__(
-        self, gathered: Gathered, alike: np.ndarray, facts: Facts, signatures: Mapping[Signature, Dims]
-    ) -> None:
-        self.gathered, self.alike, self.facts = gathered, alike.tolist(), facts
+    def __init__(self, gathered: Gathered, step: Step, signatures: Mapping[Signature, Dims]) -> None:
+        self.gathered, self.alike, self.step = gathered, _all_alike(gathered).tolist(), step
         rows = gathered.rows[gathered.starts] if len(gathered.starts) else gathered.rows
         self.columns = {name: rows[name].tolist() for name in ("micro", "module", "call", "role", "order")}
         self.roles = [Role(role) for role in self.columns["role"]]
-        self.slots = [facts.slots[k] for k in rows["slot"].tolist()]
-        self.shapes = [facts.shapes[k] for k in rows["shape"].tolist()]
-        self.held = Held(gathered, facts.members, facts.layout, self.shapes)
+        self.slots = [step.names.slots[k] for k in rows["slot"].tolist()]
+        self.shapes = [step.names.shapes[k] for k in rows["shape"].tolist()]
+        self.held = Held(gathered, step.members, step.layout, self.shapes)
         self.counts = gathered.counts.tolist()
         self.found: dict[int, Dims | None] = {}
         self.by_bytes: dict[Signature, Dims] = dict(signatures)
+        """like ``signatures``, with what has been found since"""
         self.by_place: dict[tuple[int, int, int, int, str], tuple[Dims, tuple[int, ...]]] = {}
         """by micro-batch, module, call, role and slot: dims, and the shape on a rank"""
         self.shown: dict[int, tuple[Dims, tuple[int, ...]]] = {}
         """by parameter, how it is divided as the other side's shape shows, and its shape on a rank: its states come behind it"""
-        self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
+        self.sizes = {name: step.layout.size(name) for name in step.layout.groups}
         self.results: dict[tuple[int, int], list[int]] = defaultdict(list)
         """by micro-batch and module, what it returns"""
         for tensor, role in enumerate(self.roles):
@@ -96,6 +63,7 @@ class _Resolving:
                 self.results[self.columns["micro"][tensor], self.columns["module"][tensor]].append(tensor)
 
     def result(self) -> dict[int, Dims | None]:
+        """Return how tensors are divided, None where nothing tells it; those that are not in it are the same on all of their ranks."""
         left: list[int] = []
         for tensor, role in enumerate(self.roles):
             if OF_PARAMETERS[role]:
@@ -126,7 +94,7 @@ class _Resolving:
 
     def _of_weight(self, tensor: int) -> None:
         at = self.columns["order"][tensor]
-        dims = self.facts.weights.dims[at] if 0 <= at < len(self.facts.weights.dims) else None
+        dims = self.step.weights.dims[at] if 0 <= at < len(self.step.weights.dims) else None
         shape = self.shapes[tensor]
         if dims is not None and dims.groups and self._is_like_weight(shape, self.roles[tensor], at):
             self.found[tensor] = dims
@@ -142,26 +110,26 @@ class _Resolving:
                 self.shown.setdefault(at, (seen, shape))
 
     def _is_like_weight(self, shape: tuple[int, ...], role: Role, at: int) -> bool:
-        """Tell whether a tensor has the shape of its parameter: an optimizer's state may be one number, or a row."""
+        """Return True if a tensor has the shape of its parameter: an optimizer's state may be one number, or a row."""
         if role is Role.STATE:
-            return shape in self.facts.weights.held[at]
-        return len(shape) == len(self.facts.weights.infos[at].shape)
+            return shape in self.step.weights.held[at]
+        return len(shape) == len(self.step.weights.infos[at].shape)
 
     def _weight_by_shape(self, tensor: int) -> Dims | None:
         """Return how a weight of an unknown class is divided: not at all, or as the other side's shape shows."""
         model = [name for name in self.held.differing(tensor) if name in self._of_the_model()]
         shape, slot = self.shapes[tensor], self.slots[tensor].partition(":")[2]
-        wholes = self.facts.whole(self.columns["module"][tensor], self.roles[tensor], slot)
+        wholes = self.step.whole(self.columns["module"][tensor], self.roles[tensor], slot)
         if not model or shape in wholes:
             return REPLICATED
         return self._by_shape(shape, wholes, model) or (None if wholes else REPLICATED)
 
     def _said(self, tensor: int) -> Dims | None:
         shape, role = self.shapes[tensor], self.roles[tensor]
-        dims = self.facts.told(self.columns["module"][tensor], role, self.slots[tensor], len(shape))
+        dims = self.step.told(self.columns["module"][tensor], role, self.slots[tensor], len(shape))
         if dims is None or not dims.fits(len(shape)):
             return None
-        if role in _FORWARD_OF and dims.partial:
+        if role in FORWARD_OF and dims.partial:
             return replace(dims, partial=())  # the gradient of a sum is the same for all parts of it
         return dims
 
@@ -186,7 +154,7 @@ class _Resolving:
         if known is not None:
             return self._settle(tensor, known)
         role, shape = self.roles[tensor], self.shapes[tensor]
-        forward = self.by_place.get(self._place(tensor, _FORWARD_OF[role])) if role in _FORWARD_OF else None
+        forward = self.by_place.get(self._place(tensor, FORWARD_OF[role])) if role in FORWARD_OF else None
         if forward is not None and forward[1] == shape:
             dims = forward[0]
             if not dims.groups:
@@ -207,19 +175,19 @@ class _Resolving:
 
     def _of_the_model(self) -> set[str]:
         """Return the groups whose ranks may divide weights: not those of data, whose ranks have copies unless placements say otherwise."""
-        return {name for name in self.facts.layout.groups if name not in DATA | {"cp", "pp", "embd", ALL}}
+        return {name for name in self.step.layout.groups if name not in DATA | {"cp", "pp", "embd", ALL}}
 
     # What the other side shows
 
     def _wholes(self, tensor: int) -> Sequence[tuple[int, ...]]:
-        return self.facts.whole(self.columns["module"][tensor], self.roles[tensor], self.slots[tensor])
+        return self.step.whole(self.columns["module"][tensor], self.roles[tensor], self.slots[tensor])
 
     def _fits_other_side(self, tensor: int) -> bool:
         shape, wholes = self.shapes[tensor], self._wholes(tensor)
         groups = self.held.apart(tensor)
         dims = self._by_shape(shape, wholes, groups)
         if dims is None and shape in wholes:
-            is_given = self.roles[tensor] is Role.INPUT and self.columns["module"][tensor] in self.facts.models
+            is_given = self.roles[tensor] is Role.INPUT and self.columns["module"][tensor] in self.step.models
             # nobody is given a term of a sum
             dims = REPLICATED if is_given or not groups else self._as_added_up(tensor, groups)
         return dims is not None and self._settle(tensor, dims)
@@ -232,16 +200,16 @@ class _Resolving:
         if self.roles[tensor] is not Role.OUTPUT or not self.held.is_signed(tensor):
             return None
         micro, module = self.columns["micro"][tensor], self.columns["module"][tensor]
-        around = self.facts.parents[module]
+        around = self.step.parents[module]
         while around >= 0:
             results = self.results[micro, around]
             if results and not any(self._is_apart(each) for each in results):
                 return Dims(partial=tuple(groups))
-            around = self.facts.parents[around]
+            around = self.step.parents[around]
         return REPLICATED
 
     def _is_apart(self, tensor: int) -> bool:
-        """Tell whether each rank has another result, of the shape that the whole has."""
+        """Return True if each rank has another result, of the shape that the whole has."""
         is_whole = self.shapes[tensor] in self._wholes(tensor)
         return is_whole and not self.alike[tensor] and bool(self.held.apart(tensor))
 

@@ -1,20 +1,22 @@
-"""How tensors of calls are divided, as the user and their modules' classes say it."""
+"""How tensors of calls are divided, as the user and their modules' classes say it; and what the user says that is about nothing."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from probe.notes import Note, note
 from probe.ranks.dims import defaults
 from probe.ranks.dims.language import Dims, parsed
+from probe.ranks.layout.groups import ORDER
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member
 from probe.ranks.tree import Union
-from probe.ranks.weights import Weights, resolved, told_by
+from probe.ranks.weights import Weights, fits, resolved, told_by
 from probe.records import Role
+from probe.store.reading.reader import Reader
 
-_FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
 _FIRST = ("0", "input", "x", "input_", "hidden_states", "last_hidden_state")
 """slots of the tensor that a layer works on"""
 
@@ -32,7 +34,7 @@ class Telling:
         self, members: Sequence[Member], layout: Layout, union: Union, weights: Weights, layouts: Mapping[str, str]
     ) -> None:
         self._members, self._layout, self._union, self._weights = members, layout, union, weights
-        self._user_says = told_by(layouts, parsed)
+        self._user_says = told_by(layouts)
         self._known: dict[tuple[int, Role, str], Dims | None] = {}
 
     def __call__(self, module: int, role: Role, slot: str, axes: int) -> Dims | None:
@@ -44,7 +46,7 @@ class Telling:
 
     def _dims_of(self, module: int, role: Role, slot: str) -> Dims | None:
         info = self._union.modules[module]
-        forward = _FORWARD_OF.get(role, role)
+        forward = defaults.FORWARD_OF.get(role, role)
         said = self._user_says(info.path, f"{role.label} {slot}") or self._user_says(
             info.path, f"{forward.label} {slot}"
         )
@@ -77,3 +79,36 @@ class Telling:
         """Modules whose parameters say that they work on parts of the sequence."""
         pairs = zip(self._weights.infos, self._weights.facts, strict=True)
         return {info.module for info, facts in pairs if facts.get("sequence_parallel") is True}
+
+
+def unused_dims(sides: Iterable[tuple[Reader, Layout]], layouts: Mapping[str, str]) -> list[Note]:
+    """Return what says nothing of any side.
+
+    Parameters
+    ----------
+    sides
+        recordings of many ranks, with their groups
+    layouts
+        dims by globs of module paths, and role and slot behind them
+    """
+    known = list(sides)
+    if not known:
+        return []
+    found = []
+    names = {name for _, layout in known for name in (*layout.groups, *layout.alone)} | {*ORDER, "sp", "embd"}
+    for key, text in layouts.items():
+        path, _, what = key.partition(" ")
+        role, _, slot = what.partition(" ")
+        places = [
+            (k, reader) for reader, _ in known for k, module in enumerate(reader.modules) if fits(module.path, path)
+        ]
+        unknown = [name for name in parsed(text).groups if name not in names]
+        if not places:
+            found.append(note("dims-match-nothing", key=key, what="no module has that path"))
+        elif role == Role.PARAM.label and slot and not any(
+            info.module == k and info.slot == slot for k, reader in places for info in reader.parameters
+        ):  # fmt: skip
+            found.append(note("dims-match-nothing", key=key, what="no such module has a parameter of that name"))
+        elif unknown:
+            found.append(note("dims-match-nothing", key=key, what=f"no run has a group {unknown[0]!r}"))
+    return found

@@ -48,7 +48,7 @@ def files_of(given: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 
 def has_ranks(given: str | Path) -> bool:
-    """Tell whether a path stands for the files of several ranks."""
+    """Return True if a path stands for the files of several ranks."""
     path = place_of(given)
     if path.is_file():
         return False

@@ -167,7 +167,7 @@ class Stepping:
         self._arrived = [(index, adapter.version_of(found)) for index, found in gradients if found is not None]
 
     def _dropped(self) -> bool:
-        """Tell whether gradients that a backward pass left are gone, or zeros."""
+        """Return True if gradients that a backward pass left are gone, or zeros."""
         return bool(self._arrived) and all(self._is_gone(*each) for each in self._arrived)
 
     def _is_gone(self, index: int, version: int | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,7 +36,8 @@ def replaced(
         return replaced(item, by, is_tensor, f"{slot}.{name}" if slot else str(name), depth + 1)
 
     if isinstance(value, Mapping):
-        return _with_items(value, {name: inside(name, item) for name, item in value.items()})
+        items = {name: inside(name, item) for name, item in value.items()}
+        return _with(value, items, value.__getitem__, operator.setitem)
     if isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None) or range(len(value))
         items = [inside(name, item) for name, item in zip(names, value, strict=True)]
@@ -43,26 +45,20 @@ def replaced(
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _with_fields(value, {each.name: inside(each.name, getattr(value, each.name, None))
-                                    for each in dataclasses.fields(value)})  # fmt: skip
+        before = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
+        items = {name: inside(name, item) for name, item in before.items()}
+        return _with(value, items, before.__getitem__, object.__setattr__)
     return value
 
 
-def _with_items(value: Mapping[Any, Any], items: Mapping[Any, Any]) -> Any:
-    changed = {name: item for name, item in items.items() if item is not value[name]}
-    if not changed:
-        return value
-    made: Any = copy.copy(value)
-    for name, item in changed.items():
-        made[name] = item
-    return made
-
-
-def _with_fields(value: Any, items: Mapping[str, Any]) -> Any:
-    changed = {name: item for name, item in items.items() if item is not getattr(value, name, None)}
+def _with(
+    value: Any, items: Mapping[Any, Any], before: Callable[[Any], Any], put: Callable[[Any, Any, Any], None]
+) -> Any:
+    """Return a container with other items, a new one where any is another object than before."""
+    changed = {name: item for name, item in items.items() if item is not before(name)}
     made = copy.copy(value) if changed else value
     for name, item in changed.items():
-        object.__setattr__(made, name, item)
+        put(made, name, item)
     return made
 
 

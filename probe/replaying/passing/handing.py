@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from probe.recorder.calls import Call
 from probe.records import Role
 from probe.replaying.partners import Partner
 from probe.replaying.passing.backward import Backward
-from probe.replaying.passing.plan import Plan
 from probe.replaying.passing.segments import Given, Inside, Segment, Source
 from probe.replaying.passing.tensors import Named, Tensors
+from probe.replaying.prepared import Prepared
+from probe.replaying.recorded import are_equal
 
 
 class Handing:
@@ -28,15 +27,11 @@ class Handing:
         makes A's results
     backward
         is told of what goes on with them
-    skip
-        notes a gradient that cannot be held against A's, by the call, its role and the slot
     """
 
-    def __init__(
-        self, plan: Plan, tensors: Tensors, backward: Backward, skip: Callable[[Call, Role, str], None]
-    ) -> None:
+    def __init__(self, plan: Prepared, tensors: Tensors, backward: Backward) -> None:
         self._replaying, self._recorded = plan.replaying, plan.recorded
-        self._tensors, self._backward, self._skip = tensors, backward, skip
+        self._tensors, self._backward = tensors, backward
 
     def back(self, segment: Segment, partner: Partner, around: Segment, output: Any) -> Any:
         """Return what A's call returned, in the form of what B's did; the code around goes on with that."""
@@ -46,9 +41,9 @@ class Handing:
         for slot, tensor in self._tensors.named(output):
             if slot in segment.through:
                 by[slot] = next(each.arrived for each in segment.given if each.slot == segment.through[slot])
-                self._skip(segment.call, Role.GRAD_OUTPUT, slot)
+                self._backward.passed.skip(segment.call, Role.GRAD_OUTPUT, slot)
             elif id(tensor) in known:
-                known[id(tensor)].also += (slot,)
+                known[id(tensor)].slots += (slot,)
                 by[slot] = known[id(tensor)].given
             else:
                 source = self._source_of(segment, partner, around, slot, tensor)
@@ -63,18 +58,18 @@ class Handing:
 
     def _source_of(self, segment: Segment, partner: Partner, around: Segment, slot: str, tensor: Any) -> Source:
         """Return what stands for something that a call returned; whoever got hold of that by a hook goes on with A's values too."""
-        row = segment.returned.get(slot, -1)
-        value = tensor if row < 0 else self._tensors.of(row, tensor, segment.call.autocast, partner)
-        learns = around.grad and self._tensors.learns(tensor, row)
+        mine = segment.returned.get(slot)
+        value = tensor if mine is None else self._tensors.of(mine, tensor, segment.call.autocast, partner)
+        learns = around.grad and self._tensors.learns(tensor, mine)
         leaf, given = self._replaying.source(value, learns)
         if learns and self._replaying.become(tensor, leaf):
-            self._backward.release(tensor)
+            self._backward.settle(tensor)
             given = tensor
-        found = Source(Role.OUTPUT, segment.call, slot, leaf, given, learns, inner=segment.inner.get(slot))
-        if row < 0 and learns:
+        found = Source(Role.OUTPUT, segment.call, (slot,), leaf, given, learns, inner=segment.inner.get(slot))
+        if mine is None and learns:
             found.made_by = segment.recorded
             self._backward.returning_more.append(segment.recorded)
-        found.is_captured = given is tensor and self._recorded.is_captured(segment.recorded, row)
+        found.is_captured = given is tensor and self._recorded.is_captured(segment.recorded, mine)
         return found
 
     def passed_through(self, segment: Segment, outputs: Named) -> dict[str, str]:
@@ -83,14 +78,14 @@ class Handing:
         The code around goes on with its own tensor. What A recorded as the gradient of such a result is that of all who use the tensor, those
         before the call among them.
         """
-        inputs = self._recorded.slots(segment.recorded.key, Role.INPUT).values()
+        inputs = self._recorded.slots(segment.recorded, Role.INPUT).values()
         return {
             slot: given.slot
             for slot, tensor in outputs
             for given in segment.given
             if tensor is given.tensor
             and not self._was_written(given)
-            and (slot not in segment.returned or self._recorded.are_equal(segment.returned[slot], inputs))
+            and (slot not in segment.returned or are_equal(segment.returned[slot], inputs))
         }
 
     def _written_in_place(self, segment: Segment, returned: Any, value: Any) -> Any:

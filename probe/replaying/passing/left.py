@@ -1,15 +1,20 @@
-"""What could not be replayed, and why."""
+"""What a pass says of itself: above all what could not be replayed, and why."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from probe.comparison.notes import Note, note
-from probe.comparison.steps.step_half import Call as RecordedCall
+from probe.notes import Note, note
+from probe.recorder.calls import Call
+from probe.records import Role
+from probe.verdict.side import Call as RecordedCall
 
 _LONG = 200
 """letters of an error that are kept"""
+Place = tuple[int, int, int]
+"""a call of A or B: micro, module and number"""
 
 
 class Why(enum.StrEnum):
@@ -46,6 +51,43 @@ class Left:
         """Return it as a note, by the path of its module in A."""
         return note(self.why.value, path=path, micro=self.call.micro, call=self.call.number, error=self.error,
                     slots=self.slots)  # fmt: skip
+
+
+@dataclass
+class Passed:
+    """What a pass says of itself."""
+
+    left: list[Left] = field(default_factory=list)
+    unpulled: set[RecordedCall] = field(default_factory=set)
+    """calls of A that nothing was pulled back through"""
+    skipped: set[tuple[int, int, int, Role, str]] = field(default_factory=set)
+    """what cannot be held against A's, by the call in B, the role and the slot"""
+    with_inner: set[tuple[int, int, int, str]] = field(default_factory=set)
+    """gradients, by the call in B and the slot of what it returned, of which a part came through code inside of calls"""
+
+    def leave(self, left: Left) -> None:
+        """Note a call that nothing is pulled back through."""
+        self.left.append(left)
+        self.unpulled.add(left.call)
+
+    def skip(self, call: Call, role: Role, slot: str) -> None:
+        """Note a tensor that cannot be held against A's."""
+        self.skipped.add((*place_of(call), role, slot))
+
+    def outermost(self) -> list[Left]:
+        """Return what was not replayed, without what lies inside of another call that was not, for no reason of its own."""
+        not_called = {each.call for each in self.left if each.why is Why.NOT_CALLED}
+        return [each for each in self.left if not (each.call in not_called and each.call.caller in not_called)]
+
+
+def place_of(call: Call | RecordedCall) -> Place:
+    """Return what tells a call from the others of its step."""
+    return call.micro, call.module, call.number
+
+
+def by_place(calls: Iterable[RecordedCall]) -> dict[Place, RecordedCall]:
+    """Return calls by their places."""
+    return {place_of(call): call for call in calls}
 
 
 def left_by(call: RecordedCall, error: Exception, why: Why = Why.RAISED) -> Left:

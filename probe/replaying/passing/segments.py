@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from probe.adapters.replaying import Place, Replaying
-from probe.comparison.steps.step_half import Call as RecordedCall
+from probe.adapters.replaying import Place, Replaying, Run
 from probe.recorder.calls import Call
 from probe.records import Role
+from probe.verdict.side import Call as RecordedCall
+from probe.verdict.tensors import Tensor
 
 
 @dataclass(eq=False)
@@ -26,7 +27,8 @@ class Source:
     role: Role
     """`Role.INPUT` of the call itself, or `Role.OUTPUT` of a call inside it"""
     call: Call
-    slot: str
+    slots: tuple[str, ...]
+    """several, where one tensor stands in several"""
     leaf: Any
     given: Any
     """what code was handed for the leaf"""
@@ -36,8 +38,6 @@ class Source:
     """what was pulled back to it"""
     inner: Any = None
     """the part of the gradient that comes back through the code which returned it"""
-    also: tuple[str, ...] = ()
-    """further slots of the same tensor"""
     made_by: RecordedCall | None = None
     """the call that returned it, where A's returned nothing like it: what comes back to it was not pulled back through that"""
     is_captured: bool = False
@@ -91,10 +91,6 @@ class Given:
     is_settled: bool = False
     """what was written to it has been written to the caller's, too"""
 
-    def under(self, slot: str) -> Given:
-        """Return it under another slot."""
-        return replace(self, slot=slot)
-
 
 @dataclass(eq=False)
 class Inside:
@@ -108,6 +104,16 @@ class Inside:
     """the slots of arguments that it returned as they were, by those of the results"""
 
 
+@dataclass(frozen=True)
+class Made:
+    """A call of a module of B, as its caller made it."""
+
+    module: Any
+    run: Run
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 @dataclass(eq=False)
 class Segment:
     """One call under way."""
@@ -115,7 +121,7 @@ class Segment:
     call: Call
     recorded: RecordedCall
     index: int
-    module: Any
+    made: Made
     grad: bool
     sources: list[Source] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
@@ -123,9 +129,9 @@ class Segment:
     given: list[Given] = field(default_factory=list)
     inner: dict[str, Any] = field(default_factory=dict)
     """see `Gradients.inside`"""
-    arrived: dict[str, int] = field(default_factory=dict)
-    """rows of A for what it was given, by slot"""
-    returned: dict[str, int] = field(default_factory=dict)
+    arrived: dict[str, Tensor] = field(default_factory=dict)
+    """what of A it was given, by slot"""
+    returned: dict[str, Tensor] = field(default_factory=dict)
     """the same for what it returned"""
     through: dict[str, str] = field(default_factory=dict)
     """see `Inside.through`"""
@@ -139,7 +145,7 @@ class Segment:
     """by call and slot, what comes out then"""
 
     def is_own_input(self, tensor: Any) -> bool:
-        """Tell whether a tensor is one that the call itself was given."""
+        """Return True if a tensor is one that the call itself was given."""
         return any(tensor is each.tensor for each in self.given)
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.distance.metrics import are_merged, kind_of, squeezed
-from probe.numbers.statistics import as_real, is_float
+from probe.answer.metrics import kind_of
+from probe.numbers.axis_sums import squeezed
+from probe.numbers.statistics import is_float
+from probe.verdict.distance.values import can_be_laid, error_of
 
-Values = np.ndarray | Callable[[], np.ndarray]
-"""values, or what reads them"""
+Read = Callable[[], np.ndarray]
 
 _ALIKE = 0.5
 """relative difference up to which two tensors are taken for the same where names do not say it"""
@@ -34,8 +35,8 @@ class Form:
         return "bool" if self.dtype == "bool" else kind_of(self.dtype)
 
     def fits(self, other: Form) -> bool:
-        """Tell whether elements of the two may correspond."""
-        is_alike = sorted(squeezed(self.shape)) == sorted(squeezed(other.shape)) or are_merged(self.shape, other.shape)
+        """Return True if elements of the two may correspond."""
+        is_alike = can_be_laid(squeezed(self.shape), squeezed(other.shape))
         return self.kind == other.kind and math.prod(self.shape) == math.prod(other.shape) and is_alike
 
 
@@ -91,28 +92,25 @@ def _renamed(slot: str, names: Sequence[str]) -> str:
 
 
 def _is_only(slot_a: str, slot_b: str, a: Mapping[str, Form], b: Mapping[str, Form]) -> bool:
-    """Tell whether nothing else is left that either could be."""
+    """Return True if nothing else is left that either could be."""
     return sum(form.fits(b[slot_b]) for form in a.values()) == 1 == sum(a[slot_a].fits(form) for form in b.values())
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
     """Return the relative difference of two tensors that fit, A laid as B; of integers the share that differs."""
-    laid = laid_as(a, b.shape, b)
+    laid = laid_as(a, b.shape, lambda: b)
     if not is_float(laid.dtype):
         return float(np.mean(laid != b)) if laid.size else 0.0
-    x, y = (as_real(np.ascontiguousarray(each)).astype(np.float64).reshape(-1) for each in (laid, b))
-    with np.errstate(all="ignore"):
-        larger = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))
-        return float(np.linalg.norm(x - y)) / larger if larger else 0.0
+    return error_of(laid, b).size
 
 
-def laid_as(values: np.ndarray, shape: tuple[int, ...], like: Values, forward: Values | None = None) -> np.ndarray:
+def laid_as(values: np.ndarray, shape: tuple[int, ...], like: Read, forward: Read | None = None) -> np.ndarray:
     """Return values in another shape: axes of size 1 added or taken away, merged or split, or in another order.
 
     Parameters
     ----------
     like
-        what B has there: which of several orders is meant is the one in which it is closest to A's
+        reads what B has there: which of several orders is meant is the one in which it is closest to A's
     forward
         of a gradient: what of A's ``like`` is to be close to; the values themselves when None
     """
@@ -122,9 +120,7 @@ def laid_as(values: np.ndarray, shape: tuple[int, ...], like: Values, forward: V
     if here == there or sorted(here) != sorted(there):
         return values.reshape(shape)
     plain, orders = values.reshape(here), _orders(here, there)
-    order = (
-        orders[0] if len(orders) == 1 else _meant(orders, values if forward is None else _read(forward), _read(like))
-    )
+    order = orders[0] if len(orders) == 1 else _meant(orders, values if forward is None else forward(), like())
     return np.ascontiguousarray(plain.transpose(order)).reshape(shape)
 
 
@@ -139,7 +135,3 @@ def _meant(orders: Sequence[tuple[int, ...]], a: np.ndarray, b: np.ndarray) -> t
     """Return the order in which A's axes are B's."""
     here, there = a.reshape(squeezed(a.shape)), b.reshape(squeezed(b.shape))
     return min(orders, key=lambda order: distance(np.ascontiguousarray(here.transpose(order)), there))
-
-
-def _read(values: Values) -> np.ndarray:
-    return values() if callable(values) else values

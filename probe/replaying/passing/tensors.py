@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.steps.rows import Key
 from probe.numbers.slots import flatten
 from probe.numbers.statistics import is_integer
 from probe.records import Role
 from probe.replaying.partners import Partner
 from probe.replaying.passing.containers import replaced
-from probe.replaying.passing.plan import Plan
+from probe.replaying.passing.segments import Made
 from probe.replaying.passing.slots import Form, distance, laid_as, paired
+from probe.replaying.prepared import Prepared
+from probe.verdict.side import Call
+from probe.verdict.tensors import Tensor
 
 Named = list[tuple[str, Any]]
 _FILLED = -1e4
@@ -28,7 +30,7 @@ _SUM = 0.02
 class Tensors:
     """Turns what A recorded into tensors of B."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Prepared) -> None:
         self.plan, self.recorded = plan, plan.recorded
         self.replaying, self.adapter = plan.replaying, plan.replaying.adapter
 
@@ -40,15 +42,19 @@ class Tensors:
         """Return nested containers with other tensors in some slots."""
         return replaced(value, by, self.adapter.is_tensor)
 
+    def ran(self, made: Made, given: Mapping[str, Any]) -> Any:
+        """Run the call of a module with other tensors in some slots of its arguments."""
+        return made.run(*self.put(made.args, given), **self.put(made.kwargs, given))
+
     def values(self, tensor: Any) -> np.ndarray:
         """Return the values of a tensor of B."""
         with self.adapter.quiet():
             return self.adapter.values(tensor)
 
     def of(
-        self, row: int, like: Any, autocast: str = "", partner: Partner | None = None, forward: int = -1
-    ) -> Any:  # fmt: skip
-        """Return the values of a row of A as a tensor of B, laid as another one is, and with its dtype.
+        self, mine: Tensor, like: Any, autocast: str = "", partner: Partner | None = None, forward: Tensor | None = None
+    ) -> Any:
+        """Return the values of a tensor of A as one of B, laid as another one is, and with its dtype.
 
         Parameters
         ----------
@@ -57,78 +63,76 @@ class Tensors:
         autocast
             dtype that operations are cast to
         partner
-            of which A's row is cut
+            of which A's is cut
         forward
-            of a gradient: the row of that of which it is one
+            of a gradient: that of which it is one
         """
-        values = self._read(row, partner)
+        values = self._read(mine, partner)
         if self.plan.changed is not None:
             values = self.plan.changed(values, autocast)
         if like is not None:
-            before = None if forward < 0 else (lambda: self._read(forward, partner))
+            before = None if forward is None else (lambda: self._read(forward, partner))
             values = laid_as(values, self.adapter.facts(like).shape, lambda: self.values(like), before)
         return self.replaying.tensor(values, like, self.plan.model)
 
-    def _read(self, row: int, partner: Partner | None) -> np.ndarray:
-        values = self.recorded.values(row)
+    def _read(self, mine: Tensor, partner: Partner | None) -> np.ndarray:
+        values = self.recorded.values(mine)
         return values if partner is None or partner.cut is None else partner.cut.of(values)
 
-    def learns(self, tensor: Any, row: int) -> bool:
-        """Tell whether a gradient is wanted of what stands for a tensor: where A's had one, if it is A's (``row`` is not -1)."""
-        if row < 0:
+    def learns(self, tensor: Any, mine: Tensor | None) -> bool:
+        """Return True if a gradient is wanted of what stands for a tensor: where A's had one, if it is A's."""
+        if mine is None:
             return self.replaying.learns(tensor)
-        return self.recorded.learns(row) and not is_integer(self.adapter.facts(tensor).dtype)
+        return mine.learns and not is_integer(self.adapter.facts(tensor).dtype)
 
     # Which is which
 
-    def rows(
-        self, key: Key, role: Role, tensors: Named, names: Sequence[str] = (), partner: Partner | None = None
-    ) -> dict[str, int]:
-        """Return, for what a call of B is given or returns, the rows of what A's was, by B's slots; only those with values.
+    def counterparts(
+        self, call: Call, role: Role, tensors: Named, names: Sequence[str] = (), partner: Partner | None = None
+    ) -> dict[str, Tensor]:
+        """Return, for what a call of B is given or returns, what A's was, by B's slots; only what has values.
 
         Parameters
         ----------
-        key
-            A's call
+        call
+            of A
         names
             of the parameters of B's function, in their order
         partner
             where A's tensor is cut into parts
         """
-        rows = {slot: row for slot, row in self.recorded.slots(key, role).items() if self.recorded.has_values(row)}
+        found = {slot: mine for slot, mine in self.recorded.slots(call, role).items() if mine.has_values}
         by_slot = dict(tensors)
         if partner is not None and partner.cut is not None:
-            return {slot: rows[slot] for slot in by_slot if slot in rows}
+            return {slot: found[slot] for slot in by_slot if slot in found}
         facts = {slot: self.adapter.facts(tensor) for slot, tensor in tensors}
         forms = {slot: Form(each.dtype, each.shape) for slot, each in facts.items()}
-        found = paired(
-            {slot: Form(self.recorded.dtype(row), self.recorded.shape(row)) for slot, row in rows.items()},
-            forms, names, lambda slot: self.recorded.values(rows[slot]), lambda slot: self.values(by_slot[slot]),
-        )  # fmt: skip
-        return {slot: rows[mine] for slot, mine in found.items()}
+        forms_a = {slot: Form(mine.dtype, mine.shape) for slot, mine in found.items()}
+        read = (lambda slot: self.recorded.values(found[slot])), (lambda slot: self.values(by_slot[slot]))
+        return {slot: found[mine] for slot, mine in paired(forms_a, forms, names, *read).items()}
 
-    def with_other_masks(self, arrived: Named, rows: Mapping[str, int]) -> list[str]:
+    def with_other_masks(self, arrived: Named, counterparts: Mapping[str, Tensor]) -> list[str]:
         """Return the slots of arguments that hold what masks fill in on one side alone: the other side adds its mask later."""
         found = []
         for slot, tensor in arrived:
-            row = rows.get(slot, -1)
-            if row >= 0 and not is_integer(self.recorded.dtype(row)):
+            mine = counterparts.get(slot)
+            if mine is not None and not is_integer(mine.dtype):
                 values = self.values(tensor)
-                if values.size and (self.recorded.lowest(row) < _FILLED) is not bool(values.min() < _FILLED):
+                if values.size and (mine.low < _FILLED) is not bool(values.min() < _FILLED):
                     found.append(slot)
         return found
 
-    def added_inside(self, arrived: Named, rows: Mapping[str, int]) -> str:
+    def added_inside(self, arrived: Named, counterparts: Mapping[str, Tensor]) -> str:
         """Return the slot of an argument that the module of B adds another one to, where A's was given the sum; or ``""``."""
-        others = [slot for slot, tensor in arrived if slot not in rows and self.replaying.learns(tensor)]
+        others = [slot for slot, tensor in arrived if slot not in counterparts and self.replaying.learns(tensor)]
         tensors = dict(arrived)
-        for slot, row in rows.items() if others else ():
-            mine = self.values(tensors[slot])
-            whole = laid_as(self.recorded.values(row), mine.shape, mine)
-            if is_integer(self.recorded.dtype(row)) or distance(whole, mine) < _FAR:
+        for slot, mine in counterparts.items() if others else ():
+            values = self.values(tensors[slot])
+            whole = laid_as(self.recorded.values(mine), values.shape, lambda values=values: values)
+            if is_integer(mine.dtype) or distance(whole, values) < _FAR:
                 continue
             for other in others:
                 added = self.values(tensors[other])
-                if added.shape == mine.shape and distance(whole, (mine.astype(np.float64) + added)) < _SUM:
+                if added.shape == values.shape and distance(whole, (values.astype(np.float64) + added)) < _SUM:
                     return slot
         return ""

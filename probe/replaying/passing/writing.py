@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,15 @@ from probe.recorder.run import Run
 from probe.recorder.triggers import Triggers
 from probe.records import Phase, Role, RunInfo, StepState, Task
 from probe.store.writing.writer import Writer, now
+
+
+def run_info(adapter: Adapter, model: Any, config: RecordConfig, *, tells_writes: bool = False) -> RunInfo:
+    """Return what a recording of a replay says of its run."""
+    return RunInfo(
+        run_id=uuid.uuid4().hex, framework=adapter.framework, framework_version=adapter.version,
+        probe_version=__version__, created=now(), rank=0, world_size=1, tells_writes=tells_writes,
+        config=config.as_json(), model_config=adapter.model_config(model),
+    )  # fmt: skip
 
 
 class Written:
@@ -35,14 +44,10 @@ class Written:
     """
 
     def __init__(self, adapter: Adapter, model: Any, path: Path, step: int, task: Task = Task.TENSOR) -> None:
-        info = RunInfo(
-            run_id=uuid.uuid4().hex, framework=adapter.framework, framework_version=adapter.version,
-            probe_version=__version__, created=now(), rank=0, world_size=1, tells_writes=False,
-            config=RecordConfig.from_options(None, task=task).as_json(), model_config=adapter.model_config(model),
-        )  # fmt: skip
+        config = RecordConfig.from_options(None, task=task)
         self.path = path
         self._model = model
-        self._run = run = Run(adapter, Writer(path, info), RecordConfig.from_options(None, task=task))
+        self._run = run = Run(adapter, Writer(path, run_info(adapter, model, config)), config)
         try:
             with adapter.unseen():
                 self.modules = {id(each.module()): each.index for each in add_models(run, [("", model)])}
@@ -55,11 +60,6 @@ class Written:
         except BaseException:
             self.abandon()
             raise
-
-    @property
-    def parameters(self) -> Sequence[Any]:
-        """The parameters and buffers, as `probe.adapters.base.NamedTensor`."""
-        return self._run.tensors
 
     def weights(self, phase: Phase, *, buffers_only: bool = False) -> None:
         """Write parameters and buffers as they are now, also those that have taken the place of others."""

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
-from probe.comparison.answer import Comparison
-from probe.comparison.run import compare
+from probe.adapters.base import adapter_for
+from probe.adapters.replaying import Replaying
+from probe.answer.comparison import Comparison
+from probe.comparing import compare
 from probe.errors import ConfigError, warn
-from probe.mapping import load_mapping
 from probe.records import CompareModeName, PassesName
 from probe.replaying.factories import function_of, model_of
 from probe.replaying.keeping import kept
-from probe.replaying.prepared import PairingOptions, prepared, verbs_for
+from probe.replaying.prepared import PairingOptions, in_folder, prepared, verbs_for
 from probe.replaying.run import replay
-from probe.replaying.two_models.elsewhere import record_elsewhere
-from probe.replaying.two_models.layer_maps import mapping_of
-from probe.replaying.two_models.training import Training, record
+from probe.replaying.two_models.training import Training, record, record_elsewhere
 from probe.replaying.weights import put
-from probe.store.reading.reader import Reader
 
 _CALL = "probe.auto_diff()"
 _MODES = {"strict": "allclose", "mean": "mean_abs"}
@@ -203,32 +197,14 @@ def auto_diff(
     RecordingError, ConversionError, MappingError
         a model cannot be recorded, a weight has no counterpart, the mapping cannot be used
     """
-    given = _Options(
-        loss_fns,
-        optimizers,
-        steps,
-        phases,
-        single_step,
-        layer_map,
-        black_list,
-        white_list,
-        atol,
-        rtol,
-        auto_init,
-        compare_mode,
-    )
-    options = given.with_padiff(padiff).usable()
-    folder = Path(tempfile.mkdtemp(prefix="probe-auto-diff-")) if keep is None else Path(keep)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        answer = _AutoDiff(folder, options).answered((model_a, model_b), inputs)
-    except BaseException:
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    if keep is None:
-        weakref.finalize(answer, shutil.rmtree, folder, ignore_errors=True)
-    return answer
+    given = {name: value for name, value in locals().items() if name in _NAMES}
+    options = _Options(**given).with_padiff(padiff).usable()
+
+    def answered(folder: Path) -> Comparison:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _AutoDiff(folder, options).answered((model_a, model_b), inputs)
+
+    return in_folder("probe-auto-diff-", answered) if keep is None else answered(Path(keep))
 
 
 def _require_known(name: str) -> None:
@@ -252,62 +228,47 @@ class _AutoDiff:
         self.folder, self.options = folder, options
         self.begun = folder / "a.begun.h5" if options.auto_init and _listed(options.white_list) else None
         """all weights of A, where the recording has those of some modules alone"""
+        self.modules = list(_listed(options.white_list)) or None
 
     def answered(self, models: tuple[Any, Any], inputs: Any) -> Comparison:
         """Run both, and compare."""
         options, given = self.options, _micros(inputs)
-        steps, backward = options.steps, options.phases != "forward"
         losses, updates = options.loss_fns or (None, None), options.optimizers or (None, None)
-        modules = list(_listed(options.white_list)) or None
         if isinstance(models[0], str):
-            record_elsewhere(models[0], given[0], losses[0], updates[0], steps, backward, self.a, modules, self.begun)
+            named = self._training(models[0], given[0], losses[0], updates[0])
+            record_elsewhere(named, self.a, self.modules, self.begun)
         else:
-            self._record_a(models[0], given[0], losses[0], updates[0], modules)
+            loss, update = _resolved(losses[0], None), _resolved(updates[0], models[0])
+            self._record(self._training(models[0], given[0] or [{}], loss, update), is_a=True)
         model, own = model_of(models[1]) if isinstance(models[1], str) else (models[1], {})
-        mapping = mapping_of(options.layer_map, models[0], model)
+        mapping = _mapping_of(options.layer_map, models[0], model)
         if options.single_step:
             micro = {**own, **(given[1][0] if given[1] else {})}
             return replay(model, self.a, mapping, inputs=micro, weights="a" if options.auto_init else "b")
         loss, update = _resolved(losses[1], None), _resolved(updates[1], model)
         micros = [{**own, **micro} for micro in given[1]] or [own]
-        self._record_b(Training(model, micros, loss, update, steps, backward), mapping, modules)
+        self._record(self._training(model, micros, loss, update), mapping, is_a=False)
         return compare(self.a, self.b, mapping, **options.of_compare)
 
-    def _record_a(self, model: Any, micros: Sequence[Any], loss: Any, update: Any, modules: list[str] | None) -> None:
-        replaying = verbs_for(model, _CALL)
-        steps, backward = self.options.steps, self.options.phases != "forward"
-        training = Training(model, micros or [{}], _resolved(loss, None), _resolved(update, model), steps, backward)
-        with kept(replaying, model), _optimizer_kept(replaying.adapter, training.update):
-            record(training, replaying, self.a, modules, self.begun)
+    def _training(self, model: Any, micros: Any, loss: Any, update: Any) -> Training:
+        return Training(model, micros, loss, update, self.options.steps, self.options.phases != "forward")
 
-    def _record_b(self, training: Training, mapping: Any, modules: list[str] | None) -> None:
+    def _record(self, training: Training, mapping: Any = None, *, is_a: bool) -> None:
         replaying = verbs_for(training.model, _CALL)
-        with kept(replaying, training.model), _optimizer_kept(replaying.adapter, training.update):
-            if self.options.auto_init:
-                with Reader(self.begun or self.a) as a:
-                    ready = prepared(
-                        replaying, training.model, a, 0, self.folder, PairingOptions(load_mapping(mapping))
-                    )
-                    left = put(replaying.adapter, training.model, ready.recorded, ready.pairing.modules)
-                if left:
-                    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-                    warn(
-                        f"{_CALL}: weights of B without a counterpart in A keep their own values: {', '.join(left[:5])}{more}"
-                    )
-                for begun in ("a.begun.h5", "b.begun.h5"):
-                    (self.folder / begun).unlink(missing_ok=True)
-            record(training, replaying, self.b, modules)
+        with kept(replaying, training.model, training.update):
+            if not is_a and self.options.auto_init:
+                self._give_weights(mapping, replaying, training.model)
+            record(training, replaying, self.a if is_a else self.b, self.modules, self.begun if is_a else None)
 
-
-@contextlib.contextmanager
-def _optimizer_kept(adapter: Any, update: Any) -> Any:
-    """Put an optimizer back as it was."""
-    undo = adapter.keep_optimizer(update) if adapter.is_optimizer(update) else None
-    try:
-        yield
-    finally:
-        if undo is not None:
-            undo()
+    def _give_weights(self, mapping: Any, replaying: Replaying, model: Any) -> None:
+        """Give B the weights of A."""
+        with prepared(replaying, model, self.begun or self.a, 0, self.folder, PairingOptions(mapping)) as ready:
+            left = put(replaying.adapter, model, ready.recorded, ready.pairing.modules)
+        if left:
+            more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+            warn(f"{_CALL}: weights of B without a counterpart in A keep their own values: {', '.join(left[:5])}{more}")
+        for begun in ("a.begun.h5", "b.begun.h5"):
+            (self.folder / begun).unlink(missing_ok=True)
 
 
 def _resolved(what: Any, model: Any) -> Any:
@@ -331,3 +292,46 @@ def _micros(inputs: Any) -> tuple[list[Any], list[Any]]:
                 f"inputs={type(inputs).__name__} cannot be used; expected a dict of arguments, two of them, or a list of these"
             )
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _mapping_of(given: Any, model_a: Any, model_b: Any) -> Any:
+    """Return what `probe.compare` takes as a mapping.
+
+    Parameters
+    ----------
+    given
+        such a mapping, or pairs of modules or paths: a list of them, a dict, or an object whose ``map`` is one (PaDiff's LayerMap)
+
+    Raises
+    ------
+    ConfigError
+        a module is in neither model
+    """
+    if given is None or isinstance(given, (str, Path)):
+        return given
+    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+        return given
+    given = getattr(given, "map", given)
+    pairs = list(given.items()) if isinstance(given, Mapping) else list(given) if isinstance(given, Iterable) else None
+    if pairs is None or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise ConfigError(
+            f"layer_map={type(given).__name__} cannot be used; expected a layer mapping, or pairs of modules or paths"
+        )
+    return {"TopLayer": dict(_paths((model_a, model_b), *pair) for pair in pairs)}
+
+
+def _paths(models: tuple[Any, Any], one: Any, other: Any) -> tuple[str, str]:
+    """Return the paths of a pair in A and B, whichever of the two comes first. Raises ConfigError."""
+    for pair in ((one, other), (other, one)):
+        a, b = map(_path, models, pair)
+        if a is not None and b is not None:
+            return a, b
+    raise ConfigError(
+        f"layer_map pairs a {type(one).__name__} with a {type(other).__name__}, and they are not one of A and one of B"
+    )
+
+
+def _path(model: Any, module: Any) -> str | None:
+    if isinstance(module, str) or isinstance(model, str):
+        return module if isinstance(module, str) else None
+    return next((each.path for each in adapter_for(model).modules(model) if each.module is module), None)

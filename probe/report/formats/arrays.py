@@ -11,7 +11,7 @@ from probe.errors import ConfigError
 from probe.records import Role, listed
 
 if TYPE_CHECKING:
-    from probe.comparison.result import SlotResult, SlotResults
+    from probe.answer.result import SlotResult, SlotResults
     from probe.recording import ModuleRecords, Observed
     from probe.store.reading.reader import Reader
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probe.commands.defaults import FORMATS
+from probe.defaults import FORMATS
 from probe.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from probe.comparison.answer import Comparison
+    from probe.answer.comparison import Comparison
     from probe.store.reading.reader import Reader
 
 TOP = 20
@@ -35,7 +36,7 @@ def rendered(answer: Comparison, style: str, top: int = TOP) -> str:
     if style == "json":
         import json
 
-        from probe.report.names import harmless_json
+        from probe.report.layout import harmless_json
 
         return harmless_json(json.dumps(answer.as_json(), indent=2, ensure_ascii=False)) + "\n"
     if style == "html":
@@ -62,17 +63,12 @@ def save(answer: Comparison, path: str | Path, style: str | None = None, top: in
         the file cannot be written
     """
     path, style = Path(path), style or format_of(path)
-    text = "" if style == "parquet" else rendered(answer, style, top)
-    try:
-        if style == "parquet":
-            from probe.report.table import write_parquet
+    if style == "parquet":
+        from probe.report.table import write_parquet
 
-            write_parquet(answer, path)
-        else:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
+        return _written(path, lambda: write_parquet(answer, path))
+    text = rendered(answer, style, top)
+    return _written(path, lambda: path.write_text(text, encoding="utf-8"))
 
 
 def save_run(reader: Reader, path: str | Path, step: int | None = None) -> Path:
@@ -93,8 +89,12 @@ def save_run(reader: Reader, path: str | Path, step: int | None = None) -> Path:
     if format_of(path) != "html":
         raise ConfigError(f"{path}: one recording is saved as .html")
     page = run_as_html(reader, step)
+    return _written(path, lambda: path.write_text(page, encoding="utf-8"))
+
+
+def _written(path: Path, write: Callable[[], object]) -> Path:
     try:
-        path.write_text(page, encoding="utf-8")
+        write()
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
     return path

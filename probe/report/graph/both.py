@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.result import Divergence, SlotResult
-from probe.comparison.steps.events import StepPairs
+from probe.answer.result import Divergence, SlotResult
 from probe.records import Role
-from probe.report.graph.flow import Flow, Kind, flow_of
+from probe.report.graph.flow import Flow, Kind, first_micro, flow_of
+from probe.verdict.steps.step import Step
 
 ABSENT = -1
 
@@ -52,9 +52,7 @@ def pairs_of(flow: Flow, tensors: Mapping[int, int]) -> tuple[list[int], list[in
     )  # fmt: skip
 
 
-def looked_at(
-    steps: Mapping[int, StepPairs], first: Divergence | None, step: int | None = None
-) -> tuple[StepPairs, int] | None:
+def looked_at(steps: Mapping[int, Step], first: Divergence | None, step: int | None = None) -> tuple[Step, int] | None:
     """Return the step and the micro-batch of the first divergence, or else the first ones; None if nothing ran.
 
     Parameters
@@ -71,35 +69,35 @@ def looked_at(
         step = ref.step if ref is not None and ref.step in steps else next(iter(steps), None)
     if step is None or not steps[step].nodes:
         return None
-    micros = sorted({node.micro for node in steps[step].nodes.values()}, key=lambda micro: (micro < 0, micro))
+    micros = {node.a.micro for node in steps[step].nodes}
     is_there = ref is not None and ref.step == step and ref.micro in micros
-    return steps[step], ref.micro if ref is not None and is_there else micros[0]
+    return steps[step], ref.micro if ref is not None and is_there else first_micro(micros)
 
 
-def both_flows(pairs: StepPairs, micro: int, slots: Sequence[SlotResult]) -> BothFlows:
+def both_flows(step: Step, micro: int, slots: Sequence[SlotResult]) -> BothFlows:
     """Return the data flow of a micro-batch of both sides.
 
     Parameters
     ----------
-    pairs
-        the step
+    step
+        both sides of it
     micro
-        the micro-batch: the same number on both sides
+        the micro-batch, by A's number
     slots
         everything that was compared
     """
-    a, b = flow_of(pairs.a, micro), flow_of(pairs.b, micro)
+    nodes = [node for node in step.nodes if node.a.micro == micro]
+    a, b = flow_of(step.a, micro), flow_of(step.b, nodes[0].b.micro if nodes else micro)
     calls_a, calls_b = a.calls, b.calls
     twins = [ABSENT] * len(b.nodes)
-    for node in pairs.nodes.values():
-        modules = pairs.matching.pairs[node.pair]
-        mine, theirs = calls_a.get((modules.a, node.call)), calls_b.get((modules.b, node.call_b))
-        if node.micro == micro and mine is not None and theirs is not None:
+    for node in nodes:
+        mine, theirs = calls_a.get((node.a.module, node.a.number)), calls_b.get((node.b.module, node.b.number))
+        if mine is not None and theirs is not None:
             twins[theirs] = mine
     taken = set(twins)
     of_a, of_b = {}, {}
     for at, slot in enumerate(slots):
-        if (slot.step, slot.micro) == (pairs.step, micro) and slot.role in (Role.INPUT, Role.OUTPUT):
+        if (slot.step, slot.micro) == (step.a.step, micro) and slot.role in (Role.INPUT, Role.OUTPUT):
             of_a.setdefault(slot.row_a, at)
             of_b.setdefault(slot.row_b, at)
             _pair_makers(a, b, slot, twins, taken)

@@ -1,30 +1,38 @@
 """Who made what each module was given, in one micro-batch of one side: calls, and what code between them makes.
 
 A tensor is recognised by its hash. What no call returned as it is given to one was made by the code of the caller; its sketch
-tells of what, where that is a sum (`probe.report.graph.sums`). Else it is taken for made from what nobody else was given
+tells of what, where that is a sum: sketches of sums are sums of sketches, whatever the order of the axes. Else it is taken for made from what nobody else was given
 since, which is a guess, and said to be one.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from probe.comparison.steps.side import Side
-from probe.comparison.steps.step_half import Call, calls_of
-from probe.numbers.statistics import unit_roundoff
+from probe.errors import NotRecordedError
 from probe.records import Role
-from probe.report.graph.sums import as_sum
+from probe.store.reading.reader import Reader
+from probe.verdict.side import Call, Side
+from probe.verdict.tensors import Hash, Tensor
 
 OUTSIDE = -1
 """in the place of a call: the program that calls the model"""
 _MOST_SOURCES = 6
 """of what code made, where nothing tells which"""
-Digest = object
+_ROUNDINGS = 32.0
+"""roundings by which a tensor and what it was made from may differ"""
+_MOST_TERMS = 3
+_MOST_TRIED = 10
+"""of the tensors that may be terms, the last ones"""
+_WHOLE = 1e-3
+"""how near to a whole number a factor is taken for it"""
+Digest = Hash | None
 
 
 class Kind(enum.StrEnum):
@@ -89,6 +97,27 @@ class Flow:
         return {(node.module, node.call): at for at, node in enumerate(self.nodes) if node.kind is Kind.CALL}
 
 
+def recorded_step(reader: Reader, step: int | None) -> int:
+    """Return a step that is to be looked at, the first when None.
+
+    Raises
+    ------
+    NotRecordedError
+        there is none, or not that one
+    """
+    known = reader.steps["step"].tolist()
+    if not known:
+        raise NotRecordedError(f"{reader.path.name} has no complete step")
+    if step is not None and step not in known:
+        raise NotRecordedError(f"{reader.path.name} has no step {step}; there are {', '.join(map(str, known[:20]))}")
+    return known[0] if step is None else step
+
+
+def first_micro(micros: Iterable[int]) -> int:
+    """Return the first micro-batch, a pass without gradients where there is no other; 0 where nothing ran."""
+    return min(micros, key=lambda micro: (micro < 0, micro), default=0)
+
+
 def flow_of(side: Side, micro: int) -> Flow:
     """Return the data flow of one micro-batch of a recorded step."""
     return _Tracing(side, micro).traced()
@@ -110,16 +139,24 @@ class _Tracing:
     """The flow under way."""
 
     def __init__(self, side: Side, micro: int) -> None:
-        self.side, self.flow = side, Flow(side.step, micro)
-        self.calls = [call for call in calls_of(side) if call.micro == micro]
-        self.rows = _rows(side, micro)
+        self.flow = Flow(side.step, micro)
+        self.calls = [call for call in side.calls if call.micro == micro]
+        self.rows: dict[tuple[Call, Role], list[int]] = {}
+        """records of what calls were given and returned"""
+        self.tensors: dict[int, Tensor] = {}
+        self.slots: dict[int, str] = {}
+        for call in self.calls:
+            for role in (Role.INPUT, Role.OUTPUT):
+                seen = call.seen.get(role, {})
+                self.rows[call, role] = [found.row for found in seen.values()]
+                self.tensors.update((found.row, found) for found in seen.values())
+                self.slots.update((found.row, slot) for slot, found in seen.items())
         self.made: dict[Digest, int] = {}
         """by hash, the node that made a tensor"""
         self.edges: dict[tuple[int, int, int], Edge] = {}
-        self.scopes: dict[int, _Scope] = {OUTSIDE: _Scope()}
-        self.node_of: dict[int, int] = {OUTSIDE: OUTSIDE}
-        """by the row of a call, its node"""
-        self.calls_inside = {call.caller for call in self.calls}
+        self.scopes: dict[Call | None, _Scope] = {None: _Scope()}
+        self.node_of: dict[Call | None, int] = {None: OUTSIDE}
+        """by call, its node"""
 
     def traced(self) -> Flow:
         moments = [(call.begin, 0, call) for call in self.calls] + [(call.end, 1, call) for call in self.calls]
@@ -131,38 +168,37 @@ class _Tracing:
     # Calls
 
     def _begin(self, call: Call) -> None:
-        caller = call.caller if call.caller in self.node_of else OUTSIDE
-        scope = self.scopes[caller]
-        rows = self.rows.get((call.module, call.number, Role.INPUT), [])
+        caller = call.caller if call.caller in self.node_of else None
+        scope, rows = self.scopes[caller], self.rows[call, Role.INPUT]
         sources = [(row, self._source(row, caller)) for row in rows]
         node = self._add(Node(Kind.CALL, self.node_of[caller], call.module, call.number))
-        self.node_of[call.row] = node
-        self.scopes[call.row] = inner = _Scope()
+        self.node_of[call] = node
+        self.scopes[call] = inner = _Scope()
         for row, source in sources:
-            digest = self.side.digest(row)
+            digest = self._digest(row)
             self.flow.makers[row] = OUTSIDE if source is None else source
             scope.unused.pop(digest, None)
             scope.given.pop(digest, None)
-            if call.row in self.calls_inside:
+            if call.inner:
                 inner.rows.append(row)
                 inner.given[digest] = row
             if source is not None:
-                self._join(source, node, row, is_around=call.row in self.calls_inside)
+                self._join(source, node, row, is_around=bool(call.inner))
 
     def _end(self, call: Call) -> None:
-        node, inner = self.node_of[call.row], self.scopes.pop(call.row)
-        around = self.scopes[call.caller if call.caller in self.scopes else OUTSIDE]
-        given = {self.side.digest(row) for row in self.rows.get((call.module, call.number, Role.INPUT), [])}
-        for row in self.rows.get((call.module, call.number, Role.OUTPUT), []):
-            digest = self.side.digest(row)
-            if call.row not in self.calls_inside:
+        node, inner = self.node_of[call], self.scopes.pop(call)
+        around = self.scopes[call.caller if call.caller in self.scopes else None]
+        given = {self._digest(row) for row in self.rows[call, Role.INPUT]}
+        for row in self.rows[call, Role.OUTPUT]:
+            digest = self._digest(row)
+            if not call.inner:
                 self.made[digest] = node  # of a dropout that drops nothing too: what comes behind it comes from it
             elif digest is None or not (self._is_inside(self.made.get(digest), node) or digest in given):
                 self.made[digest] = self._coded(row, inner, node, call.module)
             self.flow.makers[row] = self.made.get(digest, OUTSIDE)
             around.rows.append(row)
             around.unused[digest] = row
-        if call.row in self.calls_inside:
+        if call.inner:
             self._use_up(inner, node)
 
     def _use_up(self, inner: _Scope, node: int) -> None:
@@ -184,60 +220,59 @@ class _Tracing:
 
     # Tensors
 
-    def _source(self, row: int, caller: int) -> int | None:
+    def _source(self, row: int, caller: Call | None) -> int | None:
         """Return the node that made what a call is given; None for what is no tensor that was measured."""
-        digest = self.side.digest(row)
+        digest = self._digest(row)
         if digest is None:
             return self._unmeasured(row, caller)
         if digest not in self.made:
-            if caller == OUTSIDE:
-                slot = self.side.slots[row]
+            if caller is None:
+                slot = self.slots[row]
                 self.made[digest] = self._add(Node(Kind.INPUT, OUTSIDE, text=slot, row=row, slot=slot))
             else:
                 module = self.flow.nodes[self.node_of[caller]].module
                 self.made[digest] = self._coded(row, self.scopes[caller], self.node_of[caller], module)
         return self.made[digest]
 
-    def _unmeasured(self, row: int, caller: int) -> int | None:
+    def _unmeasured(self, row: int, caller: Call | None) -> int | None:
         """Without hashes, what comes next in the same code is taken for made from what came last."""
         last = self.scopes[caller].rows[-1:] or self.scopes[caller].rows
-        return self.made.get(self.side.digest(last[0])) if last else None
+        return self.made.get(self._digest(last[0])) if last else None
 
     def _coded(self, row: int, scope: _Scope, around: int, module: int) -> int:
         """Add what the code of a call makes, with what it makes it from."""
         terms, text = self._terms(row, scope)
         is_known = bool(text) or len(terms) == 1
         if not text and len(terms) == 1 and self._is_same(row, terms[0]):
-            source = self.made.get(self.side.digest(terms[0]))
+            source = self.made.get(self._digest(terms[0]))
             if source is not None:  # the same tensor with its axes in another order
                 self._consume(scope, terms)
                 return source
-        sources = [(term, self.made.get(self.side.digest(term))) for term in terms]
-        node = self._add(Node(Kind.CODE, around, module, text=text, row=row, slot=self.side.slots[row]))
+        sources = [(term, self.made.get(self._digest(term))) for term in terms]
+        node = self._add(Node(Kind.CODE, around, module, text=text, row=row, slot=self.slots[row]))
         for term, source in sources:
             if source is not None:
                 self._join(source, node, term, is_known=is_known)
         self._consume(scope, terms)
         scope.rows.append(row)
-        scope.unused[self.side.digest(row)] = row
+        scope.unused[self._digest(row)] = row
         return node
 
     def _consume(self, scope: _Scope, rows: Iterable[int]) -> None:
         for row in rows:
-            scope.unused.pop(self.side.digest(row), None)
-            scope.given.pop(self.side.digest(row), None)
+            scope.unused.pop(self._digest(row), None)
+            scope.given.pop(self._digest(row), None)
 
     def _terms(self, row: int, scope: _Scope) -> tuple[list[int], str]:
         """Return the records of what a tensor was made from, and how."""
-        side = self.side
-        target, shape = side.sketch(row), sorted(side.shapes[row])
-        unit = unit_roundoff(side.dtypes[row])
-        alike = [each for each in scope.rows if sorted(side.shapes[each]) == shape and side.dtypes[each] == side.dtypes[row]]  # fmt: skip
-        alike = list({side.digest(each): each for each in alike}.values())
-        if target is not None and unit:
-            sketches = [side.sketch(each) for each in alike]
+        made = self.tensors[row]
+        known = ((each, self.tensors[each]) for each in scope.rows)
+        alike = [at for at, x in known if sorted(x.shape) == sorted(made.shape) and x.dtype == made.dtype]
+        alike = list({self._digest(each): each for each in alike}.values())
+        if made.sketch is not None and made.u:
+            sketches = [self.tensors[each].sketch for each in alike]
             tried = [(at, sketch) for at, sketch in enumerate(sketches) if sketch is not None]
-            found = as_sum(target, [sketch for _, sketch in tried], unit)
+            found = as_sum(made.sketch, [sketch for _, sketch in tried], made.u)
             if found is not None:
                 return [alike[tried[term][0]] for term in found.terms], found.label
         learns = self._learns(row)
@@ -247,10 +282,13 @@ class _Tracing:
         return left[-_MOST_SOURCES:], ""
 
     def _learns(self, row: int) -> bool:
-        return bool(self.side.columns["requires_grad"][row])
+        return self.tensors[row].learns
+
+    def _digest(self, row: int) -> Digest:
+        return self.tensors[row].hash
 
     def _is_same(self, row: int, other: int) -> bool:
-        mine, theirs = self.side.sketch(row), self.side.sketch(other)
+        mine, theirs = self.tensors[row].sketch, self.tensors[other].sketch
         return mine is not None and theirs is not None and np.allclose(mine, theirs)
 
     # Nodes and edges
@@ -265,11 +303,56 @@ class _Tracing:
             self.edges.setdefault((source, target, row), edge)
 
 
-def _rows(side: Side, micro: int) -> dict[tuple[int, int, Role], list[int]]:
-    """Return the records of what calls were given and returned, the first of each slot."""
-    found: dict[tuple[int, int, Role], dict[str, int]] = defaultdict(dict)
-    columns = (side.columns[name] for name in ("micro", "module", "call", "role"))
-    for row, (at, module, call, role) in enumerate(zip(*columns, strict=True)):
-        if at == micro and role in (Role.INPUT, Role.OUTPUT) and row not in side.combined:
-            found[module, call, Role(role)].setdefault(side.slots[row], row)
-    return {key: list(slots.values()) for key, slots in found.items()}
+# How a tensor was made from others: a sum, a difference, a multiple, the same in another form
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Which tensors were added, by their places among those that were tried, and what each was multiplied by."""
+
+    terms: tuple[int, ...]
+    factors: tuple[float, ...]
+
+    @property
+    def label(self) -> str:
+        """What was done, in a sign: ``+``, ``−``, ``× 0.125``; empty where it is the same tensor."""
+        if len(self.terms) == 1:
+            factor = self.factors[0]
+            return "" if factor == 1.0 else f"× {factor:.4g}"
+        if all(factor == 1.0 for factor in self.factors):
+            return "+"
+        return "−" if sorted(self.factors) == [-1.0, 1.0] else "+ ×"
+
+
+def as_sum(target: np.ndarray, tried: Sequence[np.ndarray], unit: float) -> Sum | None:
+    """Return the fewest tensors of which a tensor is the sum, with factors; None if there are none such.
+
+    Parameters
+    ----------
+    target
+        sketch of the tensor, shape (61,)
+    tried
+        sketches of tensors of the same shape that were there before it, in the order in which they were made
+    unit
+        unit roundoff of the tensor's dtype
+    """
+    length = float(np.linalg.norm(target))
+    if not math.isfinite(length) or not length:
+        return None
+    last = [at for at, sketch in enumerate(tried) if np.isfinite(sketch).all() and sketch.any()][-_MOST_TRIED:]
+    for count in range(1, _MOST_TERMS + 1):
+        found: list[tuple[float, Sum]] = []
+        for terms in itertools.combinations(last, count):
+            basis = np.stack([tried[at] for at in terms], axis=1)
+            factors, _, rank, _ = np.linalg.lstsq(basis, target, rcond=None)
+            rest = float(np.linalg.norm(target - basis @ factors))
+            if rank == count and rest <= _ROUNDINGS * unit * length:
+                found.append((rest, Sum(terms, tuple(_rounded(each) for each in factors.tolist()))))
+        if found:
+            return min(found, key=lambda each: (each[1].label not in ("", "+"), each[0]))[1]
+    return None
+
+
+def _rounded(factor: float) -> float:
+    whole = round(factor)
+    return float(whole) if whole and abs(factor - whole) <= _WHOLE else factor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from probe.report.graph.both import ABSENT
 from probe.report.graph.flow import Edge, Flow, Kind, Node
@@ -113,7 +114,7 @@ class Joined:
         return self.flows[side].nodes[self.places[node][side]]
 
     def is_call(self, node: int) -> bool:
-        """Tell whether a node is a call of a module."""
+        """Return True if a node is a call of a module."""
         return self.node(node).kind is Kind.CALL
 
     def around(self, node: int) -> list[int]:
@@ -178,12 +179,6 @@ def _folded(nodes: Sequence[int], near: Collection[int]) -> Iterator[tuple[int, 
     for at, node in enumerate(nodes):
         if node in near:
             alone.update(range(max(0, at - _AROUND), min(last, at + _AROUND) + 1))
-    run: list[int] = []
-    for at, node in enumerate(nodes):
-        if at not in alone:
-            run.append(node)
-            continue
-        if run:
-            yield tuple(run)
-            run = []
-        yield (node,)
+    for is_alone, places in groupby(range(last + 1), alone.__contains__):
+        run = tuple(nodes[at] for at in places)
+        yield from ((node,) for node in run) if is_alone else (run,)

@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.answer import Comparison
-from probe.comparison.result import SlotResult
-from probe.comparison.steps.events import StepPairs
+from probe.answer.comparison import Comparison
+from probe.answer.result import SlotResult
 from probe.records import Phase, Role
 from probe.report.graph.both import ABSENT, BothFlows, pairs_of
 from probe.report.graph.flow import Edge, Kind
 from probe.report.graph.joined import Joined
+from probe.report.measured import judged
+from probe.verdict.steps.step import Step
 
-_RANKS = {"introduced": 5, "inherited": 4, "not judged": 2.5, "noise": 2, "equal": 1}
+_RANKS = {"introduced": 5, "inherited": 4, "unmatched": 3, "not judged": 2.5, "noise": 2, "equal": 1}
 _BACK = {Role.INPUT: (Role.GRAD_INPUT, Role.GRAD_TOTAL), Role.OUTPUT: (Role.GRAD_OUTPUT,)}
 """where the gradient stands of what a call was given, and of what it returned"""
 _GIVEN = Role.INPUT, Role.GRAD_OUTPUT
@@ -36,26 +37,24 @@ class Look:
     @property
     def rank(self) -> tuple[float, float]:
         """Sorts the worst last."""
-        return _RANKS.get(self.verdict, 3 if self.verdict == UNMATCHED else 0), -1.0 if math.isnan(
-            self.error
-        ) else self.error
+        return _RANKS.get(self.verdict, 0), -1.0 if math.isnan(self.error) else self.error
 
 
 class Looks:
     """Nodes and edges of one micro-batch in one phase."""
 
     def __init__(
-        self, comparison: Comparison, pairs: StepPairs, micro: int, flows: BothFlows, joined: Joined, phase: Phase
+        self, comparison: Comparison, step: Step, micro: int, flows: BothFlows, joined: Joined, phase: Phase
     ) -> None:
         self.slots, self.joined, self.phase = comparison.slots, joined, phase
-        self._paths = tuple([module.path for module in side.reader.modules] for side in (pairs.a, pairs.b))
+        self._paths = tuple([module.path for module in side.reader.modules] for side in (step.a, step.b))
         self._alone = set(comparison.only_a), set(comparison.only_b)
         self._of = tuple(pairs_of(flow, tensors) for flow, tensors in flows.sides)
         self._edges = tuple({id(edge): at for at, edge in enumerate(flow.edges)} for flow, _ in flows.sides)
         self._by_call: dict[tuple[str, int], Look] = {}
         self._by_place: dict[tuple[str, int, Role, str], SlotResult] = {}
         for slot in comparison.slots:
-            if (slot.step, slot.micro) == (pairs.step, micro) or (slot.step == pairs.step and phase not in _PASSES):
+            if (slot.step, slot.micro) == (step.a.step, micro) or (slot.step == step.a.step and phase not in _PASSES):
                 self._add(slot)
         found = [each for each in comparison.divergences if each.phase is phase]
         self._found = (
@@ -118,8 +117,7 @@ class Looks:
 
 
 def _look(slot: SlotResult) -> Look:
-    error = slot.metrics.rel_l2 if math.isnan(slot.error) else slot.error
-    return Look(slot.verdict if slot.verdict in _RANKS else UNKNOWN, error if slot.verdict in _RANKS else math.nan)
+    return Look(slot.verdict, judged(slot)) if slot.verdict in _RANKS else Look()
 
 
 def _worst(looks: Iterable[Look]) -> Look:

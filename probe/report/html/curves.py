@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from probe.comparison.result import SlotResult
+from probe.answer.result import SlotResult
 from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR
 from probe.curve_comparison.reading.recorded import TOTAL, read_recording
 from probe.curve_comparison.reading.series import Series
 from probe.records import Phase, Role
-from probe.report.html.numbers import numbers
+from probe.report.html.columns import numbers
 from probe.store.places import place_of
 
 MOST_POINTS = 600
@@ -39,7 +40,7 @@ def curves(path_a: str, path_b: str, slots: Sequence[SlotResult], to_b: int) -> 
         what is added to a step of A to get that of B
     """
     a, b = read_recording(place_of(path_a)), read_recording(place_of(path_b))
-    shared = sorted(a.series.keys() & b.series.keys(), key=lambda name: (name not in _FIRST, _rank(name), name))
+    shared = sorted(a.series.keys() & b.series.keys(), key=_rank)
     norms = [
         (name_a if name_a == name_b else f"{name_a} ⟷ {name_b}", mine, theirs, verdict)
         for (name_a, name_b), verdict in _gradients(slots).items()
@@ -48,35 +49,28 @@ def curves(path_a: str, path_b: str, slots: Sequence[SlotResult], to_b: int) -> 
     long = [each for each in norms if len(each[1].steps) > 1 or len(each[2].steps) > 1]
     long.sort(key=lambda each: (-_WORSE.get(each[3], 0), -_difference(each[1], each[2], to_b)))
     return {
-        "scalars": [_curve(name, a.series[name], b.series[name], to_b, MOST_POINTS) for name in shared],
-        "norms": [{**_curve(*each[:3], to_b, POINTS_OF_NORM), "verdict": each[3]} for each in long[:MOST_NORMS]],
+        "scalars": [_curve(name, MOST_POINTS, a.series[name], b.series[name], to_b) for name in shared],
+        "norms": [
+            {**_curve(name, POINTS_OF_NORM, mine, theirs, to_b), "verdict": verdict}
+            for name, mine, theirs, verdict in long[:MOST_NORMS]
+        ],
     }
 
 
 def curves_of_one(path: Path) -> dict[str, list[dict[str, object]]]:
     """Return the curves of one recording: what it logged, and the norms of its gradients, the largest first."""
     run = read_recording(path)
-    names = sorted(run.series, key=lambda name: (name not in _FIRST, _rank(name), name))
+    names = sorted(run.series, key=_rank)
     long = [series for series in run.norms.values() if len(series.steps) > 1]
     long.sort(key=lambda series: -float(np.max(series.values, where=np.isfinite(series.values), initial=0.0)))
     return {
-        "scalars": [_curve_of_one(name, run.series[name], MOST_POINTS) for name in names],
-        "norms": [_curve_of_one(each.name, each, POINTS_OF_NORM) for each in long[:MOST_NORMS]],
+        "scalars": [_curve(name, MOST_POINTS, run.series[name]) for name in names],
+        "norms": [_curve(each.name, POINTS_OF_NORM, each) for each in long[:MOST_NORMS]],
     }
 
 
-def _curve_of_one(name: str, series: Series, most: int) -> dict[str, object]:
-    kept = _kept(series.values, series.values, most)
-    return {
-        "name": name,
-        "steps": series.steps[kept].tolist(),
-        "a": numbers(series.values[kept].tolist()),
-        "total": len(series.steps),
-    }
-
-
-def _rank(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+def _rank(name: str) -> tuple[int, str]:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST), name
 
 
 def _gradients(slots: Sequence[SlotResult]) -> dict[tuple[str, str], str]:
@@ -108,12 +102,13 @@ def _difference(a: Series, b: Series, to_b: int) -> float:
     return float(np.max(off, where=np.isfinite(off), initial=0.0)) if np.isfinite(x + y).all() else math.inf
 
 
-def _curve(name: str, a: Series, b: Series, to_b: int, most: int) -> dict[str, object]:
-    steps = np.union1d(a.steps, b.steps - to_b)
-    values = [_at(steps, a.steps, a.values), _at(steps, b.steps - to_b, b.values)]
-    kept = _kept(*values, most)
-    return {"name": name, "steps": steps[kept].tolist(), "a": numbers(values[0][kept].tolist()),
-            "b": numbers(values[1][kept].tolist()), "total": len(steps)}  # fmt: skip
+def _curve(name: str, most: int, a: Series, b: Series | None = None, to_b: int = 0) -> dict[str, object]:
+    sides = {"a": (a.steps, a.values)} | ({} if b is None else {"b": (b.steps - to_b, b.values)})
+    steps = functools.reduce(np.union1d, (known for known, _ in sides.values()))
+    values = {side: _at(steps, *each) for side, each in sides.items()}
+    kept = _kept(values["a"], values.get("b", values["a"]), most)
+    shown = {side: numbers(each[kept].tolist()) for side, each in values.items()}
+    return {"name": name, "steps": steps[kept].tolist(), **shown, "total": len(steps)}
 
 
 def _at(steps: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:

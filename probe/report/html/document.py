@@ -9,33 +9,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from probe._version import __version__
-from probe.comparison.distance.metrics import Side, values_of_pair
-from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
-from probe.comparison.noise.interface import TOLERANCE
-from probe.comparison.notes import Note
-from probe.comparison.result import Divergence, SlotResult, Verdict
-from probe.comparison.run import Comparison
-from probe.comparison.steps.paired_step import paired_step
-from probe.comparison.steps.side import Status
-from probe.comparison.why import explained
+from probe.answer.comparison import Comparison
+from probe.answer.metrics import TOLERANCE, Metrics, Status
+from probe.answer.result import Divergence, SlotResult, Verdict
+from probe.answer.why import explained
+from probe.errors import MappingError
+from probe.matching import Known, Matching, Pair, Reason
+from probe.matching.draft import draft, is_written_from_a
+from probe.notes import Note
 from probe.ranks.opening import open_reader
 from probe.report.acceptance import for_page
-from probe.report.axes import Axes
+from probe.report.again import Again, values_in
 from probe.report.html import rows
-from probe.report.html.beside import beside
-from probe.report.html.columns import by_columns, side_of, statistics
+from probe.report.html.axes import Axes
+from probe.report.html.columns import (
+    Words,
+    both_as_columns,
+    by_columns,
+    number,
+    numbers,
+    side_of,
+    speakable,
+    statistics,
+    statistics_of,
+)  # fmt: skip
 from probe.report.html.curves import curves
-from probe.report.html.flow import both_as_columns
-from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
+from probe.report.layout import file_names
 from probe.report.left_out import qualification, rest
-from probe.report.names import file_names
-from probe.report.text import headline, stands
+from probe.report.measured import headline, stands
+from probe.report.why import why_limit
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.steps.events import Event
 
 SCHEMA = 1
 MOST_DRAWN = 20
@@ -74,27 +84,25 @@ class _Document:
     """The document under way."""
 
     def __init__(self, comparison: Comparison, a: Reader, b: Reader, serving: Mapping[str, str] | None) -> None:
-        self.comparison, self.matching, self.serving = comparison, comparison.matching, serving
+        self.comparison, self.serving = comparison, serving
         self.a, self.b = a, b
-        self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
+        self.tree_a, self.tree_b = Tree(a.modules, operations=True), Tree(b.modules, operations=True)
+        self.matching = with_operations(comparison, self.tree_a, self.tree_b)
         self.words = Words()
         self.names = dict(zip("ab", file_names(comparison.path_a, comparison.path_b), strict=True))
         self.axes = Axes.of(comparison.slots, a.info.model_config)
         self.pair_of_a = {pair.a: index for index, pair in enumerate(self.matching.pairs)}
-        self.steps = {step: paired_step(a, b, step, step_b, self.matching) for step, step_b in comparison.steps}
+        again = Again.of(comparison, a, b)
+        self.steps = {step: again.step(step) for step, _ in comparison.steps}
+        first = next(iter(self.steps.values()), None)
+        self.first_step = {} if first is None else {"a": first.a, "b": first.b}
+        begins_a, begins_b = (rows.begun(self.first_step[side].calls) if first is not None else {} for side in "ab")
+        self.events = [again.event(slot) for slot in comparison.slots]
         self.rows = rows.merged(
-            self.matching, self.tree_a, self.tree_b, _left(comparison.only_a, comparison.unneeded_a),
-            _left(comparison.only_b, comparison.unneeded_b), self._begins(),
+            self.matching, self.tree_a, self.tree_b,
+            _left((*comparison.only_a, *operations_of(a)), comparison.unneeded_a),
+            _left((*comparison.only_b, *operations_of(b)), comparison.unneeded_b), (begins_a, begins_b),
         )  # fmt: skip
-
-    def _begins(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return by module when it was first called on each side, in the first step."""
-        found: tuple[dict[int, int], dict[int, int]] = ({}, {})
-        for pairs in list(self.steps.values())[:1]:
-            for begins, calls in zip(found, (pairs.calls_a, pairs.calls_b), strict=True):
-                for call in calls:
-                    begins[call.module] = min(begins.get(call.module, call.begin), call.begin)
-        return found
 
     def made(self) -> dict[str, object]:
         """Return the document."""
@@ -138,9 +146,8 @@ class _Document:
         slots = self.comparison.slots
         blame = {each.blame for each in (*slots, *self.comparison.divergences)} - {""}
         return {
-            "exemption": {code: EXEMPTIONS[code] for code in sorted({slot.exemption for slot in slots} - {""})},
+            "exemption": {code: explained(code) for code in sorted({slot.exemption for slot in slots} - {""})},
             "blame": {code: explained(code) for code in sorted(blame)},
-            "tried": {code: REFITS[code] for code in sorted({code for slot in slots for code in slot.tried})},
         }
 
     def _doubts(self) -> list[dict[str, object]]:
@@ -165,10 +172,10 @@ class _Document:
         """Return the paired calls of all steps, in the order in which they began in A."""
         names = ("step", "micro", "pair", "call", "call_b", "training_a", "training_b", "gradients", "autocast")
         found = [
-            (step, node.micro, node.pair, node.call, node.call_b, int(node.training[0]), int(node.training[1]),
-             int(node.grad_enabled), self.words.number(node.autocast))
-            for step, pairs in self.steps.items()
-            for node in pairs.nodes.values()
+            (number, node.a.micro, self.pair_of_a[node.a.module], node.a.number, node.b.number, int(node.a.is_training),
+             int(node.b.is_training), int(node.a.has_gradients and node.b.has_gradients), self.words.number(node.a.autocast))
+            for number, step in self.steps.items()
+            for node in step.nodes
         ]  # fmt: skip
         return by_columns(names, found)
 
@@ -179,7 +186,7 @@ class _Document:
         slots, word = self.comparison.slots, self.words.number
         names = ("step", "micro", "call", "pair", "phase", "role", "verdict", "status", "estimated", "is_bound",
                  "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at", "measure",
-                 "is_fixed", "exemption", "blame", "tried")  # fmt: skip
+                 "is_fixed", "exemption", "blame", "why_limit")  # fmt: skip
         places = [
             (slot.step, slot.micro, slot.call, self._pair(slot), word(slot.phase.label), word(slot.role.label),
              word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound),
@@ -187,27 +194,25 @@ class _Document:
              word(str(list(slot.shape_b))), word(slot.metrics.reason),
              word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))), word(slot.measure),
              int(slot.is_fixed), word(slot.exemption), word(slot.blame),
-             word(" ".join(code for code in slot.tried if code != slot.exemption)))
+             word(why_limit(slot)))
             for slot in slots
         ]  # fmt: skip
         metrics = {name: numbers(getattr(slot.metrics, name) for slot in slots) for name in _METRICS}
         return {
             **by_columns(names, places),
-            "nonfinite": [at for at, slot in enumerate(slots) if self._has_nonfinite(slot)],
+            "nonfinite": [
+                at
+                for at, (slot, event) in enumerate(zip(slots, self.events, strict=True))
+                if _has_nonfinite(slot, event)
+            ],
             "error": numbers(slot.error for slot in slots),
             "limit": numbers(slot.limit for slot in slots),
             "sources": [number(slot.sources, _FEW_DIGITS) for slot in slots],
             **({} if self.comparison.replayed is None else {"in_run": numbers(slot.in_run for slot in slots)}),
             **metrics,
-            "statistics_a": statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),
-            "statistics_b": statistics([(self.steps[slot.step].b, slot.row_b) for slot in slots]),
+            "statistics_a": statistics([statistics_of(event.a if event else None) for event in self.events]),
+            "statistics_b": statistics([statistics_of(event.b if event else None) for event in self.events]),
         }
-
-    def _has_nonfinite(self, slot: SlotResult) -> bool:
-        """Tell whether a tensor of a pair has elements that are no numbers."""
-        sides = (self.steps[slot.step].a, slot.row_a), (self.steps[slot.step].b, slot.row_b)
-        counts = (side.columns[name][row] for side, row in sides for name in ("nan", "posinf", "neginf"))
-        return slot.metrics.status is Status.NONFINITE or any(counts)
 
     def _pair(self, slot: SlotResult) -> int:
         return self.pair_of_a[self.tree_a.by_path[slot.path_a]]
@@ -216,7 +221,7 @@ class _Document:
 
     def _finding(self, found: Divergence, is_drawn: bool) -> dict[str, object]:
         tensor = self._tensor_of(found)
-        drawn, why_not = self._drawn(self.comparison.slots[tensor]) if is_drawn and tensor >= 0 else (None, "")
+        drawn, why_not = self._drawn(tensor) if is_drawn and tensor >= 0 else (None, "")
         return {
             **speakable(found.as_json()),
             "headline": headline(found),
@@ -231,10 +236,13 @@ class _Document:
 
     def _tensor_of(self, found: Divergence) -> int:
         """Return the pair of tensors that a finding is about, -1 if there is none."""
-        for index, slot in enumerate(self.comparison.slots):
-            if slot.metrics is found.metrics and (slot.phase, slot.role) == (found.phase, found.role):
-                return index
-        return rows.ABSENT
+        if found.metrics is None:
+            return rows.ABSENT
+        wanted = (found.step, found.phase, found.role, *_sizes(found.metrics))
+        slots = enumerate(self.comparison.slots)
+        fits = [at for at, slot in slots if (slot.step, slot.phase, slot.role, *_sizes(slot.metrics)) == wanted]
+        wrong = [at for at in fits if self.comparison.slots[at].verdict == "introduced"]
+        return next(iter((*wrong, *fits)), rows.ABSENT)
 
     def _row_of(self, found: Divergence) -> int:
         """Return the row of the tree that a finding is in; the root's where it has no module."""
@@ -245,48 +253,44 @@ class _Document:
                 return index
         return 0
 
-    def _drawn(self, slot: SlotResult) -> tuple[dict[str, object] | None, str]:
+    def _drawn(self, at: int) -> tuple[dict[str, object] | None, str]:
         """Return the picture of two tensors, or why there is none."""
-        pairs, count = self.steps[slot.step], math.prod(slot.shape_a)
-        if not (pairs.a.has_values(slot.row_a) and pairs.b.has_values(slot.row_b)):
+        slot, event = self.comparison.slots[at], self.events[at]
+        count, tensors = math.prod(slot.shape_a), (event.a, event.b) if event is not None else ()
+        if event is None or not all(each is not None and each.has_values for each in tensors):
             return (
                 None,
                 'no values were recorded of it: record both runs with task="tensor" to see where the error lies',
             )
         if count > LARGEST:
             return None, f"its {count:,} elements are too many to draw (up to {LARGEST:,})"
-        free = pairs.has_free_axes(slot.role, self._pair(slot), slot.row_a)
-        values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free) if count else None
+        values = values_in(self.steps[slot.step], event) if count else None
         if values is None:
             return None, "the two have no common shape"
-        names = self.axes.names(slot, pairs.a.axes(slot.row_a))
+        names = self.axes.names(slot, event.a.axes if event.a is not None else ())
         return {**drawn(*values), "names": names or [""]}, ""
 
     # What has no partner
 
     def _loose(self, name: str) -> dict[str, object]:
         """Return what was recorded of modules without a partner, so that it can be seen what would be compared."""
-        at = 0 if name == "a" else 1
         left = rows.State.UNMATCHED, rows.State.UNNEEDED
-        wanted = [row.a if name == "a" else row.b for state in left for row in self.rows if row.state is state]
+        wanted = [getattr(row, name) for state in left for row in self.rows if row.state is state]
         chosen = set([index for index in wanted if index != rows.ABSENT][:_MOST_LOOSE])
         found: dict[int, list[list[object]]] = {}
-        for pairs in list(self.steps.values())[:1]:
-            side = (pairs.a, pairs.b)[at]
-            columns = side.columns
-            for row, module in enumerate(columns["module"]):
-                records = found.setdefault(module, []) if module in chosen else None
-                if records is not None and len(records) < _MOST_RECORDS and columns["micro"][row] == 0:
-                    records.append(self._record(side, row))
+        half = self.first_step.get(name)
+        for row in () if half is None else half.reader.of_step("records", half.step):
+            records = found.setdefault(int(row["module"]), []) if row["module"] in chosen else None
+            if records is not None and len(records) < _MOST_RECORDS and row["micro"] == 0:
+                records.append(self._record(half.reader, row))
         return {str(module): records for module, records in found.items()}
 
-    def _record(self, side: Side, row: int) -> list[object]:
+    def _record(self, reader: Reader, row: Any) -> list[object]:
         """Return phase, role, slot, call, dtype, shape, norm and hash of a record."""
-        columns, word = side.columns, self.words.number
-        digest = side.digest(row)
-        text = "" if digest is None else f"{digest[0] & 0xFFFFFFFFFFFF:012x}"
-        return [int(columns["phase"][row]), int(columns["role"][row]), word(side.slots[row]), columns["call"][row],
-                word(side.dtypes[row]), word(str(list(side.shapes[row]))), number(columns["norm"][row]), text]  # fmt: skip
+        word, digest = self.words.number, int(row["hash_lo"]) & 0xFFFFFFFFFFFF
+        shape, text = str(list(reader.shapes[row["shape"]])), f"{digest:012x}" if row["hash_kind"] else ""
+        return [int(row["phase"]), int(row["role"]), word(reader.slots[row["slot"]]), int(row["call"]),
+                word(row["dtype"].decode()), word(shape), number(float(row["norm"])), text]  # fmt: skip
 
     def _closest_is_fixed(self) -> bool:
         flip = self.comparison.flip
@@ -295,6 +299,26 @@ class _Document:
     def _to_b(self) -> int:
         """Return what is added to a step of A to get that of B."""
         return next((step_b - step for step, step_b in self.comparison.steps), 0)
+
+
+def beside(comparison: Comparison, a: Reader, b: Reader) -> dict[str, str]:
+    """Say what lines of a mapping have to stand beside (``base``), and from which side they are written (``from``).
+
+    Where all pairs were found without a mapping, it is drafted, so that each is said; ``why_not`` says why it cannot be. Beside a mapping the lines
+    stand by themselves: what it leaves open is found again.
+    """
+    matching = comparison.matching
+    reasons = {pair.reason for pair in matching.pairs}
+    is_guessed = bool(reasons & {Reason.SAME_STRUCTURE, Reason.SAME_VALUES})
+    if not is_guessed or Reason.MAPPED in reasons:
+        return {"base": "", "from": matching.direction.value[0], "why_not": ""}
+    known = [Known(Tree(reader.modules), reader.parameters, reader.info.model_config) for reader in (a, b)]
+    names = file_names(comparison.path_a, comparison.path_b)
+    source = "a" if is_written_from_a(matching) else "b"
+    try:
+        return {"base": draft(matching, *known, names), "from": source, "why_not": ""}
+    except MappingError as error:  # names that a mapping cannot say
+        return {"base": "", "from": source, "why_not": str(error)}
 
 
 _PATHS = ("path", "paths", "caller", "first", "place")
@@ -309,6 +333,30 @@ def _paths_in(said: Note) -> Iterator[str]:
                 yield from _paths_in(each)
             elif name in _PATHS and each and isinstance(each, str):
                 yield each.rpartition(" of ")[2]
+
+
+def _sizes(metrics: Metrics) -> tuple[float, float, float]:
+    """Return what tells one pair of tensors from another."""
+    return metrics.rel_l2, metrics.norm_a, metrics.norm_b
+
+
+def _has_nonfinite(slot: SlotResult, event: Event | None) -> bool:
+    """Return True if a tensor of a pair has elements that are no numbers."""
+    tensors = (event.a, event.b) if event is not None else ()
+    return slot.metrics.status is Status.NONFINITE or any(each is not None and sum(each.bad) for each in tensors)
+
+
+def with_operations(comparison: Comparison, a: Tree, b: Tree) -> Matching:
+    """Return the matching with the operations that were compared."""
+    paths = dict.fromkeys((slot.path_a, slot.path_b) for slot in comparison.slots)
+    known = [(a.by_path.get(here, -1), b.by_path.get(there, -1)) for here, there in paths]
+    found = [Pair(i, j, Reason.SAME_VALUES) for i, j in known if i >= 0 <= j and a.modules[i].is_operation]
+    return replace(comparison.matching, pairs=(*comparison.matching.pairs, *found))
+
+
+def operations_of(reader: Reader) -> tuple[str, ...]:
+    """Return the paths of all operations."""
+    return tuple(module.path for module in reader.modules if module.is_operation)
 
 
 def _left(unmatched: tuple[str, ...], unneeded: tuple[str, ...]) -> dict[str, rows.State]:

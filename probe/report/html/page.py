@@ -9,12 +9,12 @@ import zlib
 from collections.abc import Mapping
 from importlib import resources
 
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
+from probe.report.html.columns import in_runs
 from probe.report.html.document import DETAILS, document
-from probe.report.html.numbers import in_runs
 from probe.report.html.run_document import run_document
+from probe.report.layout import file_names, harmless
 from probe.report.left_out import qualification
-from probe.report.names import file_names, harmless
 from probe.store.reading.reader import Reader
 
 _TITLE, _DATA, _DETAILS, _CONNECT = "<!--title-->", "<!--data-->", "<!--details-->", "<!--connect-->"

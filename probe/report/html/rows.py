@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from probe.matching import Matching
 from probe.structure.tree import Tree
+from probe.verdict.side import Call
 
 ABSENT = -1
 
@@ -98,6 +99,14 @@ def of_one(tree: Tree, begins: Mapping[int, int]) -> list[Row]:
         parent = tree.modules[index].parent
         (found[parent].children if parent >= 0 else tops).append(found[index])
     return list(_flat(tops))
+
+
+def begun(calls: Iterable[Call]) -> dict[int, int]:
+    """Return by module when it was first called."""
+    found: dict[int, int] = {}
+    for call in calls:
+        found[call.module] = min(found.get(call.module, call.begin), call.begin)
+    return found
 
 
 def _as_called(tree: Tree, begins: Mapping[int, int]) -> list[int]:

@@ -7,27 +7,26 @@ only one of its pair.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from probe._version import __version__
-from probe.comparison.steps.side import Side, recorded_steps
-from probe.comparison.steps.step_half import calls_of
-from probe.errors import NotRecordedError
 from probe.records import Phase, Role
-from probe.report.graph.flow import flow_of
+from probe.report.graph.flow import first_micro, flow_of, recorded_step
 from probe.report.html import rows
-from probe.report.html.columns import by_columns, side_of, statistics
+from probe.report.html.columns import STATISTICS, Words, as_columns, by_columns, side_of, statistics
 from probe.report.html.curves import curves_of_one
 from probe.report.html.document import SCHEMA
-from probe.report.html.flow import as_columns
-from probe.report.html.numbers import Words
 from probe.report.inspect import facts
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.side import Side
 
 MOST_TENSORS = 200_000
 """of all steps that are shown; of a longer run, the first step, the last one, and some between"""
+Record = dict[str, Any]
+"""one row of the table of records"""
 _BY_PASS = Phase.FORWARD, Phase.LOSS, Phase.BACKWARD
 """phases of which each micro-batch has its own"""
 
@@ -48,20 +47,20 @@ def run_document(reader: Reader, step: int | None = None) -> dict[str, object]:
         it has no complete step, or not that one
     """
     words = Words()
-    steps = [Side(reader, each) for each in _shown(reader, step)]
+    steps = [Side(reader, each, {}) for each in _shown(reader, step)]
     modules = list(range(len(reader.modules)))
-    places = [(each, row) for each in steps for row in _in_order(each)]
+    records = [row for each in steps for row in _in_order(reader, each.step)]
     return {
         "schema": SCHEMA,
         "probe": __version__,
-        "run": {"steps": len(recorded_steps(reader)), "observations": reader.observations, "facts": facts(reader)},
+        "run": {"steps": len(reader.steps), "observations": reader.observations, "facts": facts(reader)},
         "sides": {"a": side_of(reader, reader.path.name, words)},
         "pairs": {"a": modules, "reason": [], "confidence": []},
         "tree": _tree(reader, steps[0]),
         "calls": _calls(steps, words),
-        "tensors": _tensors(places, words),
+        "tensors": _tensors(reader, records, words),
         "findings": [],
-        "flow": _flow(places, words),
+        "flow": _flow(steps[0], records, words),
         "curves": curves_of_one(reader.path),
         "rules": {},
         "words": words.all,
@@ -71,42 +70,33 @@ def run_document(reader: Reader, step: int | None = None) -> dict[str, object]:
 def _shown(reader: Reader, step: int | None) -> list[int]:
     """Return the numbers of the steps that are shown."""
     reader.require_steps()
-    known = [int(each) for each in reader.steps["step"]]
-    if not known:
-        raise NotRecordedError(f"{reader.path.name} has no complete step")
+    first, known = recorded_step(reader, step), reader.steps["step"].tolist()
     if step is not None:
-        if step not in known:
-            raise NotRecordedError(
-                f"{reader.path.name} has no step {step}; there are {', '.join(map(str, known[:20]))}"
-            )
-        return [step]
+        return [first]
     room = max(1, MOST_TENSORS * len(known) // max(1, reader.observations))
-    return (
-        known
-        if len(known) <= room
-        else [known[at] for at in np.unique(np.linspace(0, len(known) - 1, room, dtype=int))]
-    )
+    some = known if len(known) <= room else np.unique(np.linspace(0, len(known) - 1, room, dtype=int))
+    return known if some is known else [known[at] for at in some]
 
 
-def _in_order(step: Side) -> list[int]:
-    """Return the records of a step from cause to effect."""
-    columns = step.columns
+def _in_order(reader: Reader, step: int) -> list[Record]:
+    """Return the records of a step from cause to effect, each with its number in the step."""
+    rows = reader.of_step("records", step)
+    names = rows.dtype.names or ()
+    columns = zip(*(rows[name].tolist() for name in names), strict=True)
+    found: list[Record] = [{**dict(zip(names, row, strict=True)), "at": at} for at, row in enumerate(columns)]
 
-    def moment(row: int) -> tuple[int, ...]:
-        phase, micro = columns["phase"][row], columns["micro"][row]
+    def moment(row: Record) -> tuple[int, ...]:
+        phase, micro = row["phase"], row["micro"]
         part = 0 if phase == Phase.INIT else 1 if phase in _BY_PASS else 2
         of_pass = (micro < 0, abs(micro)) if part == 1 else (0, 0)
-        return (part, *of_pass, phase, columns["order"][row])
+        return (part, *of_pass, phase, row["order"])
 
-    return sorted(range(len(step.slots)), key=moment)
+    return sorted(found, key=moment)
 
 
 def _tree(reader: Reader, step: Side) -> dict[str, object]:
     """Return the modules as rows, in the order in which a step first called them."""
-    begins: dict[int, int] = {}
-    for call in calls_of(step):
-        begins[call.module] = min(begins.get(call.module, call.begin), call.begin)
-    found = rows.of_one(Tree(reader.modules), begins)
+    found = rows.of_one(Tree(reader.modules, operations=True), rows.begun(step.calls))
     return {name: [getattr(row, name) for row in found] for name in ("a", "pair", "state", "depth")}
 
 
@@ -114,46 +104,39 @@ def _calls(steps: Sequence[Side], words: Words) -> dict[str, list[object]]:
     """Return the calls of all steps, in the order in which they began."""
     names = ("step", "micro", "pair", "call", "training_a", "gradients", "autocast")
     return by_columns(names, (
-        (step.step, call.micro, call.module, call.number, int(call.training), int(call.grad_enabled), words.number(call.autocast))
-        for step in steps for call in calls_of(step)
+        (step.step, call.micro, call.module, call.number, int(call.is_training), int(call.has_gradients), words.number(call.autocast))
+        for step in steps for call in step.calls
     ))  # fmt: skip
 
 
-def _tensors(places: Sequence[tuple[Side, int]], words: Words) -> dict[str, object]:
+def _tensors(reader: Reader, records: Sequence[Record], words: Words) -> dict[str, object]:
     """Return records by columns: places and statistics."""
     names = ("step", "micro", "call", "pair", "phase", "role", "slot_a", "dtype_a", "shape_a")
     found = []
-    for step, row in places:
-        micro, call, module, phase, role = (
-            step.columns[name][row] for name in ("micro", "call", "module", "phase", "role")
-        )
-        texts = Phase(phase).label, Role(role).label, step.slots[row], step.dtypes[row], str(list(step.shapes[row]))
-        found.append((step.step, micro, call, module, *map(words.number, texts)))
+    for row in records:
+        texts = [Phase(row["phase"]).label, Role(row["role"]).label, reader.slots[row["slot"]], row["dtype"].decode()]
+        texts.append(str(list(reader.shapes[row["shape"]])))
+        found.append((*(row[name] for name in ("step", "micro", "call", "module")), *map(words.number, texts)))
     return {
         **by_columns(names, found),
-        "nonfinite": [at for at, (step, row) in enumerate(places) if _has_nonfinite(step, row)],
-        "statistics_a": statistics(places),
+        "nonfinite": [at for at, row in enumerate(records) if _has_nonfinite(row)],
+        "statistics_a": statistics([tuple(row[name] for name in STATISTICS) for row in records]),
     }
 
 
-def _has_nonfinite(step: Side, row: int) -> bool:
-    """Tell whether a record has elements that are no numbers; what masks that are given hold, −Inf, is meant."""
-    nan, up, down = (step.columns[name][row] for name in ("nan", "posinf", "neginf"))
-    return bool(nan or up or (down and step.columns["role"][row] != Role.INPUT))
+def _has_nonfinite(row: Record) -> bool:
+    """Return True if a record has elements that are no numbers; what masks that are given hold, −Inf, is meant."""
+    return bool(row["nan"] or row["posinf"] or (row["neginf"] and row["role"] != Role.INPUT))
 
 
-def _flow(places: Sequence[tuple[Side, int]], words: Words) -> dict[str, object] | None:
+def _flow(step: Side, records: Sequence[Record], words: Words) -> dict[str, object] | None:
     """Return the data flow of the first micro-batch; None if nothing ran."""
-    if not places:
-        return None
-    step = places[0][0]
-    micros = sorted({int(each) for each in step.calls["micro"]}, key=lambda each: (each < 0, each))
-    flow = flow_of(step, micros[0]) if micros else None
-    if flow is None or not flow.nodes:
+    flow = flow_of(step, first_micro(call.micro for call in step.calls))
+    if not flow.nodes:
         return None
     tensors = {
-        row: at
-        for at, (side, row) in enumerate(places)
-        if side is step and step.columns["role"][row] in (Role.INPUT, Role.OUTPUT)
+        row["at"]: at
+        for at, row in enumerate(records)
+        if row["step"] == step.step and row["role"] in (Role.INPUT, Role.OUTPUT)
     }
     return {"step": step.step, "micro": flow.micro, "a": as_columns(flow, tensors, words)}

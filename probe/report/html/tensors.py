@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from probe.report.html.numbers import number, numbers
+from probe.report.html.columns import number, numbers
 
 BINS = 48
 """of a histogram, and of an axis of a map"""

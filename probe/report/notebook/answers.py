@@ -5,29 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
+from probe.answer.result import Divergence, NodeRef, SlotResult, Verdict
 from probe.records import Phase
 from probe.report.acceptance import for_page
-from probe.report.notebook.markup import (
-    Column,
-    Html,
-    count,
-    dim,
-    error,
-    facts,
-    framed,
-    join,
-    kind,
-    marked,
-    name,
-    number,
-    paragraph,
-    table,
-    text,
-)
-from probe.report.notebook.words import listed, verdict
-from probe.report.text import LONGEST_LIST, headline, stands
+from probe.report.layout import LONGEST_LIST
+from probe.report.measured import OF_SOURCES, about, alike, amount, figures, headline, stands
+from probe.report.notebook import markup as html
+from probe.report.notebook.markup import Html, Number
 from probe.report.words import texts
 
 KINDS = {"introduced": "bad", "inherited": "warn"}
@@ -42,20 +27,20 @@ _SAID = ("equal", "noise", "inherited", "introduced")
 def of_comparison(comparison: Comparison) -> str:
     """Return a comparison: the verdict, the first divergence or why it could not be told, and counts by phase."""
     said, first = comparison.verdict, comparison.first_divergence
-    parts = [verdict(said, comparison.path_a, comparison.path_b, comparison.left_out)]
+    parts = [html.verdict(said, comparison.path_a, comparison.path_b, comparison.left_out)]
     if said is Verdict.DIVERGED and first is not None:
         parts += _found(first, "First divergence", stands(comparison) if comparison.flip is not None else "")
         parts += _others(comparison.divergences[1:])
     elif said is Verdict.UNDECIDED:
-        parts.append(listed(comparison.doubts))
+        parts.append(html.listed(comparison.doubts))
     else:
-        parts.append(paragraph("Nothing that was compared differs by more than rounding explains."))
-        parts += [] if comparison.unseen is None else [paragraph(text(comparison.unseen.text, LONGEST_LIST))]
+        parts.append(html.paragraph("Nothing that was compared differs by more than rounding explains."))
+        parts += [] if comparison.unseen is None else [html.paragraph(html.text(comparison.unseen.text, LONGEST_LIST))]
     parts += _accepted(comparison)
     told = comparison.reasons if said is Verdict.UNDECIDED else ()
     notes = texts(each for each in comparison.notes if each not in told)
-    return framed(
-        *parts, _own_errors(comparison), _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes]),
+    return html.framed(
+        *parts, _own_errors(comparison), _by_phase(comparison.slots), _rests_on(comparison), html.listed([f"note: {each}" for each in notes]),
     )  # fmt: skip
 
 
@@ -64,27 +49,27 @@ def _accepted(comparison: Comparison) -> list[Html]:
     if comparison.acceptance is None:
         return []
     shown = for_page(comparison.acceptance)
-    rows = [[*cells[:-1], name(cells[-1], "")] for cells in shown.rows]
+    rows = [[*cells[:-1], html.name(cells[-1], "")] for cells in shown.rows]
     return [
-        paragraph(Html(f"<b>{text(shown.title)}</b>"), dim(shown.source)), table([Column(each) for each in shown.head], rows),
-        listed(shown.notes),
+        html.paragraph(Html(f"<b>{html.text(shown.title)}</b>"), html.dim(shown.source)), html.table(shown.head, rows),
+        html.listed(shown.notes),
     ]  # fmt: skip
 
 
 def of_divergence(divergence: Divergence) -> str:
     """Return one divergence: where it is, what shows it, what to look at."""
-    return framed(*_found(divergence))
+    return html.framed(*_found(divergence))
 
 
 def _found(divergence: Divergence, title: str = "Divergence", holds: str = "") -> list[Html]:
     confidence = " · ".join(filter(None, (holds, f"confidence {divergence.confidence:.2f}")))
     return [
-        paragraph(Html(f"<b>{title}</b>"), dim(headline(divergence))),
+        html.paragraph(Html(f"<b>{title}</b>"), html.dim(headline(divergence))),
         _places(divergence),
-        *(paragraph(text(line, LONGEST_LIST)) for line in divergence.evidence),
-        *([paragraph(Html(f"<b>→ {text(divergence.hint, LONGEST_LIST)}</b>"))] if divergence.hint else []),
-        facts(numbers(divergence)),
-        paragraph(dim(confidence)),
+        *(html.paragraph(html.text(line, LONGEST_LIST)) for line in divergence.evidence),
+        *([html.paragraph(Html(f"<b>→ {html.text(divergence.hint, LONGEST_LIST)}</b>"))] if divergence.hint else []),
+        html.facts(numbers(divergence)),
+        html.paragraph(html.dim(confidence)),
     ]
 
 
@@ -93,23 +78,23 @@ def _places(divergence: Divergence) -> Html:
     rows = []
     for side, refs in (("A", divergence.a), ("B", divergence.b)):
         label = Html(f'<span class="side">{side}</span>')
-        rows += [] if refs else [paragraph(label, Html("<i>has no counterpart</i>"))]
+        rows += [] if refs else [html.paragraph(label, Html("<i>has no counterpart</i>"))]
         for ref in refs[:_MOST]:
-            slot = [dim(f"{divergence.role.label}"), name(ref.slot)] if ref.slot else []
-            call = [dim(f"call {ref.call}")] if ref.call else []
-            rows.append(paragraph(label, chain(ref), kind(ref.class_name), *slot, *call))
-        rows += [paragraph(label, dim(f"and {len(refs) - _MOST} more"))] if len(refs) > _MOST else []
-    return join(rows, "")
+            slot = [html.dim(f"{divergence.role.label}"), html.name(ref.slot)] if ref.slot else []
+            call = [html.dim(f"call {ref.call}")] if ref.call else []
+            rows.append(html.paragraph(label, chain(ref), html.kind(ref.class_name), *slot, *call))
+        rows += [html.paragraph(label, html.dim(f"and {len(refs) - _MOST} more"))] if len(refs) > _MOST else []
+    return html.join(rows, "")
 
 
 def chain(ref: NodeRef) -> Html:
     """Return the names from the root to a module, the last one in the colour of what is wrong."""
     if not ref.path:
-        return name("")
+        return html.name("")
     *around, last = ref.path.split(".")
     shown = [*around[: _DEEPEST // 2], "…", *around[-_DEEPEST // 2 :]] if len(around) > _DEEPEST else around
-    names = [*(dim(each) for each in shown), Html(f'<b class="bad">{text(last)}</b>')]
-    return Html(f'<code class="chain"><bdi>{join(names, " › ")}</bdi></code>')
+    names = [*(html.dim(each) for each in shown), Html(f'<b class="bad">{html.text(last)}</b>')]
+    return Html(f'<code class="chain"><bdi>{html.join(names, " › ")}</bdi></code>')
 
 
 def numbers(found: Divergence | SlotResult) -> list[tuple[str, object]]:
@@ -117,36 +102,26 @@ def numbers(found: Divergence | SlotResult) -> list[tuple[str, object]]:
     metrics, limit = found.metrics, found.limit
     if metrics is None or not metrics.is_known:
         return [("not compared", metrics.reason)] if metrics is not None else []
-    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
-    noise = f" ({error(limit)} is explained)" if math.isfinite(limit) else ""
+    sign, noise = about(metrics), f" ({html.error(limit)} is explained)" if math.isfinite(limit) else ""
     what = "elements that differ" if metrics.of_integers else "relative error"
-    size = f"{100 * metrics.rel_l2:.3g}%" if metrics.of_integers else error(metrics.rel_l2)
-    rows: list[tuple[str, object]] = []
-    if math.isnan(found.error) or math.isclose(found.error, metrics.rel_l2, rel_tol=0.01):
-        rows.append((what, f"{about}{size}{noise}"))
+    size = f"{sign}{amount(metrics) if metrics.of_integers else html.error(metrics.rel_l2)}"
+    if math.isnan(found.error) or alike(found.error, metrics.rel_l2):
+        rows = [(what, f"{size}{noise}")]
     else:
-        judged = found.measure or "of the gradients that it was computed from"
-        rows += [(what, f"{about}{size}"), ("judged by", f"{about}{error(found.error)} {judged}{noise}")]
-    if math.isfinite(metrics.cosine):
-        rows.append(("cosine", f"{about}{metrics.cosine:.{2 if metrics.estimated else 6}f}"))
-    if math.isfinite(metrics.norm_ratio):
-        rows.append(("norm B/A", number(metrics.norm_ratio)))
-    if math.isfinite(metrics.max_abs):
-        at = f" at {list(metrics.max_abs_at)}" if metrics.max_abs_at else ""
-        rows.append(("max |Δ|", f"{metrics.max_abs:.3g}{at}"))
-    return [*rows, ("", metrics.reason)]
+        rows = [(what, size), ("judged by", f"{sign}{html.error(found.error)} {found.measure or OF_SOURCES}{noise}")]
+    return [*rows, *figures(metrics), ("", metrics.reason)]
 
 
 def _others(others: tuple[Divergence, ...]) -> list[Html]:
     if not others:
         return []
     rows = [
-        (each.phase.label, name(each.path), join([each.role.label, name((each.a or each.b)[0].slot, "")]),
-         error(each.metrics.rel_l2) if each.metrics is not None else "–", f"{each.confidence:.2f}")
+        (each.phase.label, html.name(each.path), html.join([each.role.label, html.name((each.a or each.b)[0].slot, "")]),
+         html.error(each.metrics.rel_l2) if each.metrics is not None else "–", f"{each.confidence:.2f}")
         for each in others[:_MOST]
     ]  # fmt: skip
-    columns = [Column("phase"), Column("module"), Column("tensor"), Column("rel", True), Column("confidence", True)]
-    return [paragraph("Also wrong by itself, in the order of cause"), table(columns, rows, len(others))]
+    columns = ["phase", "module", "tensor", Number("rel"), Number("confidence")]
+    return [html.paragraph("Also wrong by itself, in the order of cause"), html.table(columns, rows, len(others))]
 
 
 def _own_errors(comparison: Comparison) -> Html:
@@ -158,13 +133,13 @@ def _own_errors(comparison: Comparison) -> Html:
     chosen = [slot for slot in known if slot.path_a in named]
     chosen += sorted((slot for slot in known if slot.path_a not in named), key=lambda slot: -slot.in_run)[:_MOST]
     rows = [
-        (marked(name(slot.path_a), "bad") if slot.path_a in named else name(slot.path_a), name(slot.slot_a, ""),
-         error(slot.metrics.rel_l2), error(slot.in_run))
+        (html.marked(html.name(slot.path_a), "bad") if slot.path_a in named else html.name(slot.path_a), html.name(slot.slot_a, ""),
+         html.error(slot.metrics.rel_l2), html.error(slot.in_run))
         for slot in chosen
     ]  # fmt: skip
-    columns = [Column("module"), Column("output"), Column("own error", True), Column("in a run of B", True)]
-    left = [paragraph(text(str(each), LONGEST_LIST)) for each in comparison.replayed.left[:_MOST]]
-    return join([table(columns, rows), *left], "") if rows else join(left, "")
+    columns = ["module", "output", Number("own error"), Number("in a run of B")]
+    left = [html.paragraph(html.text(str(each), LONGEST_LIST)) for each in comparison.replayed.left[:_MOST]]
+    return html.join([html.table(columns, rows), *left], "") if rows else html.join(left, "")
 
 
 def _by_phase(slots: tuple[SlotResult, ...]) -> Html:
@@ -177,16 +152,18 @@ def _by_phase(slots: tuple[SlotResult, ...]) -> Html:
     rows = []
     for phase in sorted({phase for phase, _ in counts}):
         found = [counts[phase, said] for said in _SAID]
-        cells = [marked(f"{each:,}", KINDS.get(said, "")) if each else dim("0") for each, said in zip(found, _SAID, strict=True)]  # fmt: skip
+        cells = [html.marked(f"{each:,}", KINDS.get(said, "")) if each else html.dim("0") for each, said in zip(found, _SAID, strict=True)]  # fmt: skip
         rest = counts[phase, ""]
-        rows.append([phase.label, *cells, f"{rest:,}" if rest else dim("0"), error(worst.get(phase, math.nan))])
+        rows.append(
+            [phase.label, *cells, f"{rest:,}" if rest else html.dim("0"), html.error(worst.get(phase, math.nan))]
+        )
     heads = [*_SAID, "not judged", "largest rel"]
-    return table([Column("phase"), *(Column(each, True) for each in heads)], rows) if rows else Html("")
+    return html.table(["phase", *(Number(each) for each in heads)], rows) if rows else Html("")
 
 
 def _rests_on(comparison: Comparison) -> Html:
     coverage = comparison.coverage
-    only = [f"{count(number, 'call')} only in {side}" for side, number in (("A", coverage.only_a), ("B", coverage.only_b)) if number]  # fmt: skip
-    calls = f"{coverage.paired:,} of {count(coverage.total, 'module call')} of {coverage.smaller}"
+    only = [f"{html.count(number, 'call')} only in {side}" for side, number in (("A", coverage.only_a), ("B", coverage.only_b)) if number]  # fmt: skip
+    calls = f"{coverage.paired:,} of {html.count(coverage.total, 'module call')} of {coverage.smaller}"
     compared = [calls, *only, f"{coverage.compared:,} pairs of tensors", f"{coverage.not_comparable:,} not comparable"]
-    return paragraph(dim(f"Compared {' · '.join(compared)} · noise: {comparison.noise}"))
+    return html.paragraph(html.dim(f"Compared {' · '.join(compared)} · noise: {comparison.noise}"))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from probe.report.text import plain
+from probe.answer.left_out import LeftOut
+from probe.answer.result import Verdict
+from probe.report.layout import LONGEST_LIST, file_names, plain
+from probe.report.left_out import qualification
 
 LONGEST = 160
 """characters of a name that are shown"""
 MOST_ROWS = 20
 """of a table"""
+_MOST_NOTES = 5
+_COLOURS = {Verdict.ALIGNED: "good", Verdict.DIVERGED: "bad", Verdict.UNDECIDED: "warn"}
 # Said three times, since themes are specific about tables and code in outputs.
 _STYLE = """<style>
 .probe { --probe-bad: var(--jp-error-color1, var(--vscode-charts-red, #d1383d));
@@ -44,12 +48,10 @@ class Html(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table."""
+class Number(str):
+    """The title of a column of numbers."""
 
-    title: str
-    is_number: bool = False
+    __slots__ = ()
 
 
 def text(value: object, longest: int = LONGEST) -> Html:
@@ -87,20 +89,20 @@ def paragraph(*parts: object, kind: str = "") -> Html:
     return Html(f'<p class="{kind}">{join(parts)}</p>' if kind else f"<p>{join(parts)}</p>")
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], total: int | None = None) -> Html:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], total: int | None = None) -> Html:
     """Return a table; where it has more rows than are shown (`MOST_ROWS`), how many were left out.
 
     Parameters
     ----------
     columns
-        their titles
+        their titles, `Number` of those of numbers
     rows
         cells, text or `Html`; only the first are asked for
     total
         how many rows there are, where ``rows`` has not all of them
     """
     rows = list(rows)
-    heads = "".join(f"<th{_class(column)}>{text(column.title)}</th>" for column in columns)
+    heads = "".join(f"<th{_class(column)}>{text(column)}</th>" for column in columns)
     body = "".join(
         "<tr>{}</tr>".format(
             "".join(f"<td{_class(column)}>{text(cell)}</td>" for column, cell in zip(columns, row, strict=True))
@@ -138,5 +140,27 @@ def count(value: int, noun: str) -> str:
     return f"{value:,} {noun}" + ("" if value == 1 else "s")
 
 
-def _class(column: Column) -> str:
-    return ' class="number"' if column.is_number else ""
+def _class(column: str) -> str:
+    return ' class="number"' if isinstance(column, Number) else ""
+
+
+# What answers of all kinds begin and end with
+
+
+def verdict(said: Verdict, path_a: str, path_b: str, left_out: Sequence[LeftOut] = ()) -> Html:
+    """Return the verdict, what it says nothing of, and which files it is about."""
+    name_a, name_b = file_names(path_a, path_b)
+    left = qualification(said, left_out).strip()
+    return paragraph(
+        Html(f'<b class="verdict {_COLOURS[said]}">{said.value.upper()}</b>'),
+        marked(left, "warn") if left else "",
+        dim(f" A {name_a} · B {name_b}"),
+        kind="head",
+    )
+
+
+def listed(notes: Sequence[str]) -> Html:
+    """Return the first notes as a list."""
+    items = [f"<li>{text(note, LONGEST_LIST)}</li>" for note in notes[:_MOST_NOTES]]
+    items += [f"<li>{dim(f'and {len(notes) - _MOST_NOTES:,} more')}</li>"] if len(notes) > _MOST_NOTES else []
+    return Html(f"<ul>{''.join(items)}</ul>") if items else Html("")

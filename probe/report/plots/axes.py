@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.report.names import harmless
+from probe.report.layout import harmless
 
 A, B = "#1f77d4", "#d9681e"
 """colours of the two sides, told apart by everyone and on light and dark ground"""

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.result import SlotResult
-from probe.comparison.run import Comparison
+from probe.answer.comparison import Comparison
+from probe.answer.result import SlotResult
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase
 from probe.report.left_out import qualification
+from probe.report.measured import judged
 from probe.report.plots.axes import BAND, SMALL, VERDICTS, WORDS, label, legend, one, title
 
 _MANY = 3000
@@ -86,8 +87,7 @@ def _drawn(slots: Sequence[SlotResult]) -> list[SlotResult]:
 
 
 def _numbers(slots: Sequence[SlotResult]) -> tuple[np.ndarray, np.ndarray]:
-    errors = [slot.metrics.rel_l2 if math.isnan(slot.error) else slot.error for slot in slots]
-    return np.array(errors, float), np.array([slot.limit for slot in slots], float)
+    return np.array([judged(slot) for slot in slots], float), np.array([slot.limit for slot in slots], float)
 
 
 def _range(errors: np.ndarray, limits: np.ndarray) -> tuple[float, float]:

@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.answer import Comparison
-from probe.comparison.steps.paired_step import paired_step
-from probe.comparison.steps.side import Side
+from probe.answer.comparison import Comparison
 from probe.errors import ConfigError, NotRecordedError
 from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
+from probe.report.again import Again
 from probe.report.graph.both import ABSENT, both_flows, looked_at
-from probe.report.graph.flow import Flow, Kind, Node, flow_of
+from probe.report.graph.flow import Flow, Kind, Node, first_micro, flow_of, recorded_step
 from probe.report.graph.joined import Joined, Row
 from probe.report.graph.looks import UNKNOWN, UNMATCHED, Look, Looks
 from probe.report.left_out import qualification
 from probe.report.plots.axes import SMALL, VERDICTS, WORDS, A, label, one, title
 from probe.store.reading.reader import Reader
+from probe.verdict.side import Side
+from probe.verdict.tensors import Tensor
 
 _COLOURS = {**VERDICTS, UNKNOWN: "#b4bac2", UNMATCHED: "#8a63d2"}
 _PITCH, _HIGH, _WIDE, _STEP = 0.39, 0.26, 3.1, 0.16
@@ -59,23 +60,21 @@ def draw(comparison: Comparison, step: int | None, at: str | None, phase: Phase 
     first = comparison.first_divergence
     with open_reader(comparison.path_a) as a, open_reader(comparison.path_b) as b:
         chosen = step if step is not None else (first.step if first is not None else next(iter(steps), None))
-        wanted = {} if chosen is None else {chosen: paired_step(a, b, chosen, steps[chosen], comparison.matching)}
+        wanted = {} if chosen is None else {chosen: Again.of(comparison, a, b).step(chosen)}
         place = looked_at(wanted, first, chosen)
         if place is None:
             raise NotRecordedError(f"no module ran in what was compared of step {chosen}")
         pairs, micro = place
         flows = both_flows(pairs, micro, comparison.slots)
         joined = Joined(flows.a, flows.b, flows.twins)
+        elsewhere = first is not None and first.phase not in (Phase.FORWARD, Phase.BACKWARD)
         if phase is None:
-            phase = (
-                first.phase if first is not None and first.phase in (Phase.FORWARD, Phase.BACKWARD) else Phase.FORWARD
-            )
+            phase = Phase.FORWARD if first is None or elsewhere else first.phase
         looks = Looks(comparison, pairs, micro, flows, joined, phase)
         where = at if at is not None else "" if first is None else (first.a or first.b)[0].path
         node = _node_of(joined, looks.path, where, is_chosen=at is not None)
         classes = tuple([module.class_name for module in side.reader.modules] for side in (pairs.a, pairs.b))
-        elsewhere = first is not None and first.phase not in (Phase.FORWARD, Phase.BACKWARD)
-        said = f"{comparison.verdict.value.upper()}{qualification(comparison.verdict, comparison.left_out)}: step {pairs.step}, {phase.label}"
+        said = f"{comparison.verdict.value.upper()}{qualification(comparison.verdict, comparison.left_out)}: step {pairs.a.step}, {phase.label}"
         said += f"; the first divergence is in {first.phase.label}" if elsewhere and first is not None else ""
         picture = _Picture(joined, joined.rows(node), looks.path, classes, ax, is_back=phase is Phase.BACKWARD)
     rows = picture.rows
@@ -99,15 +98,9 @@ def draw_run(reader: Reader, step: int | None, at: str, ax: Any) -> Any:
     NotRecordedError
         the step was not recorded, or nothing ran in it
     """
-    known = reader.steps["step"].tolist()
-    if not known:
-        raise NotRecordedError(f"{reader.path.name} has no complete step")
-    chosen = known[0] if step is None else step
-    if chosen not in known:
-        raise NotRecordedError(f"{reader.path.name} has no step {chosen}; there are {', '.join(map(str, known[:20]))}")
-    side = Side(reader, chosen)
-    micro = next(iter(sorted({int(each) for each in side.calls["micro"]}, key=lambda each: (each < 0, each))), 0)
-    flow = flow_of(side, micro)
+    chosen = recorded_step(reader, step)
+    side = Side(reader, chosen, {})
+    flow = flow_of(side, first_micro(call.micro for call in side.calls))
     if not flow.nodes:
         raise NotRecordedError(f"no module ran in step {chosen} of {reader.path.name}")
     joined, paths = Joined(flow), [module.path for module in reader.modules]
@@ -121,29 +114,29 @@ def draw_run(reader: Reader, step: int | None, at: str, ax: Any) -> Any:
     picture.nodes([Look() for _ in picture.rows], ["" for _ in picture.rows])
     picture.ways(0, lambda _: Look())
     made = _made(side, flow)
-    picture.beside([_numbers(side, made.get(row.nodes[-1])) for row in picture.rows])
+    picture.beside([_numbers(made.get(row.nodes[-1])) for row in picture.rows])
     picture.ended(f"{label(reader.path.name)}: step {chosen}")
     return picture.axes
 
 
-def _made(side: Side, flow: Flow) -> dict[int, int]:
-    """Return by node the first record of what its call returned, or code made."""
-    found = {at: node.row for at, node in enumerate(flow.nodes) if node.row >= 0}
-    calls = flow.calls
-    columns = (side.columns[name] for name in ("micro", "role", "module", "call"))
-    for row, (micro, role, module, call) in enumerate(zip(*columns, strict=True)):
-        if micro == flow.micro and role == Role.OUTPUT and (module, call) in calls:
-            found.setdefault(calls[module, call], row)
+def _made(side: Side, flow: Flow) -> dict[int, Tensor]:
+    """Return by node the first tensor that its call returned, or what code made."""
+    calls, calls_of = [call for call in side.calls if call.micro == flow.micro], flow.calls
+    seen = {each.row: each for call in calls for slots in call.seen.values() for each in slots.values()}
+    found = {at: seen[node.row] for at, node in enumerate(flow.nodes) if node.row >= 0}
+    for call in calls:
+        for tensor in call.of(Role.OUTPUT).values():
+            found.setdefault(calls_of[call.module, call.number], tensor)
     return found
 
 
-def _numbers(side: Side, row: int | None) -> str:
+def _numbers(tensor: Tensor | None) -> str:
     """Return size, dtype and norm of a tensor."""
-    if row is None:
+    if tensor is None:
         return ""
-    shape = ", ".join(map(str, side.shapes[row]))
-    bad = sum(side.columns[name][row] for name in ("nan", "posinf", "neginf"))
-    return f"[{shape}] {side.dtypes[row]}, norm {side.columns['norm'][row]:.4g}{f', {bad:,} not finite' if bad else ''}"
+    bad = sum(tensor.bad)
+    end = f", {bad:,} not finite" if bad else ""
+    return f"[{', '.join(map(str, tensor.shape))}] {tensor.dtype}, norm {tensor.norm:.4g}{end}"
 
 
 def _node_of(joined: Joined, path: Callable[[int, int], str | None], wanted: str, *, is_chosen: bool) -> int:
@@ -175,10 +168,8 @@ class _Picture:
         at = {old: new for new, old in enumerate(kept)}
         self.rows = [rows[old] for old in kept]
         self.edges = [{(at[i], at[j]): way for (i, j), way in each.items() if i in at and j in at} for each in ways]
-        self.is_there = [
-            [any(joined.places[node][side] >= 0 for node in row.nodes) for row in self.rows]
-            for side in range(len(ways))
-        ]
+        sides = range(len(ways))
+        self.is_there = [[any(joined.places[node][i] >= 0 for node in row.nodes) for row in self.rows] for i in sides]
         deepest = max((row.depth for row in self.rows), default=0)
         self.column = _WIDE + deepest * _STEP
         self.lefts = [_ARCS, _ARCS + self.column + _APART][: len(ways)]
@@ -226,14 +217,8 @@ class _Picture:
                 name = self._name(row, side, room)
                 self._write(left + 0.08, at, f"◆ {name}" if is_wrong else name, size=SMALL, weight="bold" if is_wrong else "normal",
                             color=VERDICTS["introduced"] if is_wrong else None)  # fmt: skip
-                self._write(
-                    right - 0.08,
-                    at,
-                    text,
-                    size=SMALL * _SMALL_FACTOR,
-                    ha="right",
-                    color="gray" if look.verdict == "equal" else None,
-                )
+                grey = "gray" if look.verdict == "equal" else None
+                self._write(right - 0.08, at, text, size=SMALL * _SMALL_FACTOR, ha="right", color=grey)
 
     def _ground(self, colour: str, share: float) -> tuple[float, ...]:
         """Return a colour on the ground of the axes: opaque, so that what goes behind a node does not show in it."""
@@ -254,11 +239,8 @@ class _Picture:
             last += 1
         left, right = self._ends(at, side)
         top, bottom = self._y(at) - _HIGH / 2, self._y(last) + _HIGH / 2 + 0.04
-        self.axes.add_patch(
-            Rectangle(
-                (left, top), right - left, bottom - top, fill=False, lw=0.7, edgecolor="gray", alpha=0.6, zorder=1
-            )
-        )
+        style = {"fill": False, "lw": 0.7, "edgecolor": "gray", "alpha": 0.6, "zorder": 1}
+        self.axes.add_patch(Rectangle((left, top), right - left, bottom - top, **style))
 
     def _name(self, row: Row, side: int, room: int) -> str:
         """Return the name of a node in so many characters: its path below the call around it, its class where that fits too."""
@@ -282,9 +264,8 @@ class _Picture:
         if mine.kind is Kind.INPUT:
             return f"input {label(mine.text, _LONGEST)}", ""
         path = self.path(node, side) or ""
-        around = next(
-            (self.path(each, side) for each in self.joined.around(node) if self.joined.places[each][side] >= 0), None
-        )
+        there = (each for each in self.joined.around(node) if self.joined.places[each][side] >= 0)
+        around = next((self.path(each, side) for each in there), None)
         name = path[len(around) + 1 :] if around and path.startswith(f"{around}.") else path
         call = f" (call {mine.call + 1})" if mine.call else ""
         kind = label(self.classes[side][mine.module], _LONGEST)
@@ -294,9 +275,7 @@ class _Picture:
         """Draw what goes from node to node: to the next one straight, past others beside the column."""
         from matplotlib.patches import FancyArrowPatch
 
-        out = -1 if not side else 1
-        if len(self.lefts) == 1:
-            out = -1
+        out = 1 if side else -1
         longest = max((abs(j - i) for i, j in self.edges[side]), default=1)
         for (i, j), way in sorted(self.edges[side].items(), key=lambda each: each[0]):
             if not (self.is_there[side][i] and self.is_there[side][j]):
@@ -356,6 +335,5 @@ class _Picture:
         """Set the title, and the names of the sides."""
         title(self.axes, text)
         for left, name in zip(self.lefts, ("A", "B") if len(self.lefts) > 1 else (), strict=False):
-            self.axes.text(
-                left + self.column / 2, 0.05, name, ha="center", va="bottom", size=SMALL, weight="bold", color="gray"
-            )
+            style = {"ha": "center", "va": "bottom", "size": SMALL, "weight": "bold", "color": "gray"}
+            self.axes.text(left + self.column / 2, 0.05, name, **style)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from probe.curve_comparison.reading.recorded import total
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase, Role
 from probe.report.plots.axes import A, label, legend, one, title
@@ -46,7 +47,7 @@ def draw(reader: Reader, what: str, only: str = "*", ax: Any = None) -> Any:
     handles = [_line(axes, found[name], lw=1.3) for name in named]
     if len(found) > 1:
         named = [_ALL, *named]
-        handles.insert(0, _line(axes, together(found), color=axes.xaxis.label.get_color(), lw=2.0))
+        handles.insert(0, _line(axes, total(found.values()), color=axes.xaxis.label.get_color(), lw=2.0))
     values = np.concatenate([curve[1] for curve in found.values()])
     if (values > 0).any():
         axes.set_yscale("log")
@@ -76,15 +77,6 @@ def norms(reader: Reader, role: Role) -> dict[str, Curve]:
         found.setdefault((module, slot), {})[step] = value
     names = {key: (reader.modules[key[0]].path, reader.slots[key[1]]) for key in found}
     return {".".join(filter(None, names[key])): _curve(by_step) for key, by_step in found.items()}
-
-
-def together(found: dict[str, Curve]) -> Curve:
-    """Return the norm of all of them together."""
-    sums: dict[int, float] = {}
-    for steps, values in found.values():
-        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
-            sums[step] = sums.get(step, 0.0) + value**2
-    return _curve({step: math.sqrt(value) for step, value in sums.items()})
 
 
 def _curve(by_step: dict[int, float]) -> Curve:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.result import SlotResult
+from probe.answer.result import SlotResult
 from probe.errors import ConfigError
 from probe.report.plots.axes import VERDICTS, WORDS, A, B, histogram, label, legend, one, pyplot, title
 

@@ -4,48 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from probe.comparison.notes import Note, within
-from probe.report.words import (
-    acceptance,
-    findings,
-    hints,
-    matching,
-    notes,
-    optimizers,
-    ranks,
-    replay,
-    run_checks,
-    settings,
-    supported,
-    tensors,
-    walk,
-)
+from probe.notes import Note, within
+from probe.report.words import curves
+from probe.report.words.forms import SENTENCES, filled
+from probe.report.words.told import TOLD
 
 Words = str | Callable[..., str]
 
-TABLES = (
-    notes.WORDS,
-    matching.WORDS,
-    walk.WORDS,
-    tensors.WORDS,
-    findings.WORDS,
-    hints.WORDS,
-    optimizers.WORDS,
-    replay.WORDS,
-    supported.WORDS,
-    acceptance.WORDS,
-    run_checks.WORDS,
-    settings.WORDS,
-    ranks.WORDS,
-)
+
+TABLES: Sequence[Mapping[str, Words]] = (*SENTENCES.values(), TOLD, curves.WORDS)
 WORDS: Mapping[str, Words] = {code: words for table in TABLES for code, words in table.items()}
-"""by code: a template for `str.format`, or a function that is given the facts by name"""
+"""by code: a template (`probe.report.words.forms`), or a function that is given the facts by name"""
 
 
 def text(said: Note) -> str:
     """Return the English of a note."""
     words = WORDS[said.code]
-    return words.format(**said.facts) if isinstance(words, str) else words(**said.facts)
+    return filled(words, said.facts) if isinstance(words, str) else words(**said.facts)
 
 
 def texts(said: Iterable[Note]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,11 @@ def _text_of(place: Path) -> str:
 def _of_text(path: str, text: str) -> Source:
     """Read a text by its file's name, and where that says nothing by what it looks like."""
     suffix = Path(path).suffix.lower()
-    if suffix == ".json" or text.lstrip()[:1] == "{":
-        found = _json(path, text, is_certain=suffix == ".json")
-        if found is not None:
-            return source_of(path, Form.ARGUMENTS_JSON, found)
+    if suffix == ".json" or text.lstrip()[:1] == "{" and _is_json(text):
+        found = _nested(path, text, "JSON", json.loads, "an object")
+        return source_of(path, Form.ARGUMENTS_JSON, found)
     if suffix in _YAML:
-        return source_of(path, Form.YAML, _yaml(path, text))
+        return source_of(path, Form.YAML, _nested(path, text, "YAML", _yaml, "sections"))
     if suffix in _SHELL or text.startswith("#!"):
         return _of_script(path, text)
     printed = printed_arguments(text)
@@ -90,25 +90,25 @@ def _of_script(path: str, text: str) -> Source:
     return source_of(path, Form.SHELL, found.options, found.variables, found.unknown, found.is_complete)
 
 
-def _json(path: str, text: str, is_certain: bool) -> dict[str, Any] | None:
+def _is_json(text: str) -> bool:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if is_certain:
-            raise ConfigError(f"{path} is no JSON: {error}") from None
-        return None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds a {type(found).__name__}; expected an object with settings")
-    return found
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
-def _yaml(path: str, text: str) -> dict[str, Any]:
+def _yaml(text: str) -> Any:
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _nested(path: str, text: str, form: str, loads: Callable[[str], Any], expected: str) -> dict[str, Any]:
     try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        found = loads(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path} is no {form}: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds a {type(found).__name__}; expected sections with settings")
+        raise ConfigError(f"{path} holds a {type(found).__name__}; expected {expected} with settings")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def _unpacked(name: str, value: Any) -> Any:
 
 def _of_groups(groups: Iterable[OptimizerGroup], parameters: list[ParameterInfo]) -> dict[str, Any]:
     """Return what the parameters are trained with: the options of the group with most elements, and what is decayed."""
-    sized = [(sum(_size(parameters[number]) for number in group.parameters), group) for group in groups]
+    sized = [(sum(math.prod(parameters[number].shape) for number in group.parameters), group) for group in groups]
     if not sized:
         return {}
     _, main = max(sized, key=lambda each: each[0])
@@ -95,10 +96,3 @@ def _decayed(groups: list[OptimizerGroup], parameters: list[ParameterInfo]) -> s
 def _decay(group: OptimizerGroup) -> float:
     value = next((group.hyper[name] for name in ("weight_decay", "coeff") if name in group.hyper), 0.0)
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _size(parameter: ParameterInfo) -> int:
-    size = 1
-    for each in parameter.shape:
-        size *= each
-    return size

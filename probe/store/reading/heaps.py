@@ -47,10 +47,6 @@ class Watched(io.RawIOBase):
         """Move to an offset."""
         return self._file.seek(offset, whence)
 
-    def tell(self) -> int:
-        """Return the offset."""
-        return self._file.tell()
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill a buffer from the offset, once the collections in it were looked at."""
         view = memoryview(buffer).cast("B")

@@ -6,7 +6,6 @@ there are bytes. probe writes none of that, and a recording may come from anybod
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import zlib
@@ -54,7 +53,7 @@ _TEXT = np.dtype([("length", "<u4"), ("place", "<u8"), ("index", "<u4")])
 """of a text, in a row of the file"""
 _CHECKSUM = 4
 _SIMPLE = (h5t.STRING, h5t.INTEGER, h5t.FLOAT, h5t.ENUM)
-_OPTIONAL = {"parameters": ("canonical", "is_persistent")}
+_OPTIONAL = {"parameters": ("canonical", "is_persistent"), "modules": ("arguments",)}
 """columns that older files lack"""
 _COLUMNS = {
     **schema.TABLES,
@@ -83,7 +82,7 @@ _KNOWN: dict[str, Columns] = {}
 
 
 def has(group: h5g.GroupID, name: str) -> bool:
-    """Tell whether a group has a name, without following it."""
+    """Return True if a group has a name, without following it."""
     return group.links.exists(name.encode())
 
 
@@ -250,7 +249,7 @@ def _check_chunks(found: h5d.DatasetID, name: str, row: int, texts: list[int], p
     if total > size:
         raise Damaged(f"the texts of /{name} have {total} bytes, for which a file of {size} bytes has no room")
     if heaps_of_texts:
-        with contextlib.closing(journal.readable(path)) as raw:
+        with journal.readable(path) as raw:
             heaps.check(raw, sorted(heaps_of_texts), size)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import re
 import time
@@ -91,12 +90,11 @@ def opened(path: Path) -> tuple[h5py.File, dict[str, dict[str, Any]]]:
 def _attributes(path: Path) -> dict[str, dict[str, Any]]:
     """Return the attributes of ``/`` and ``/environment``, read by a file that looks at the texts before HDF5 does."""
     size = path.stat().st_size
-    with contextlib.closing(journal.readable(path)) as raw:
-        with open_on(heaps.Watched(raw, size), "r", locking=False) as file:
-            found = {"/": layout.attributes(h5g.open(file.id, b"/"), size)}
-            if layout.has(file.id, "environment"):
-                found["environment"] = layout.attributes(layout.opened(file, "environment"), size)
-            return found
+    with journal.readable(path) as raw, open_on(heaps.Watched(raw, size), "r", locking=False) as file:
+        found = {"/": layout.attributes(h5g.open(file.id, b"/"), size)}
+        if layout.has(file.id, "environment"):
+            found["environment"] = layout.attributes(layout.opened(file, "environment"), size)
+        return found
 
 
 def of_ranks(path: Path) -> str:

@@ -21,11 +21,14 @@ from probe.store import compression
 from probe.store.places import is_local, place_of
 from probe.store.reading import layout, streams, validation
 from probe.store.reading.recorded_file import RecordedFile
+from probe.store.reading.validation import text_in
 
 T = TypeVar("T")
 
 _ROWS = 1 << 16
 """of a table, that are read at once where only some of them are kept"""
+_COUNTERS = {"sketches": "n_records"}
+"""of steps, by the tables whose name they do not have"""
 
 
 class Reader:
@@ -108,7 +111,7 @@ class Reader:
         return self._attempt(f"/{name}", lambda: make(self._file.rows(name, first, last)))
 
     def _made_once(self, name: str, make: Callable[[np.ndarray], T], *of: object) -> T:
-        """Do the same, once for all files of a run that have the same rows; ``of`` is what else counts."""
+        """Do what `_made` does, once for all files of a run that have the same rows; ``of`` is what else the result depends on."""
         known = self._known
 
         def made(rows: np.ndarray) -> T:
@@ -123,29 +126,23 @@ class Reader:
 
     def _rows_of_steps(self, table: str, first: int, last: int) -> np.ndarray:
         """Return rows of a table that belong to complete steps."""
-        check = {"records": self._check_records, "calls": self._check_calls}.get(table)
+        return self._made(table, functools.partial(self._checked_rows, table, first), first, last)
 
-        def make(rows: np.ndarray) -> np.ndarray:
-            if check is not None and len(rows):
-                check(rows, first)
-            return rows
-
-        return self._made(table, make, first, last)
-
-    def _check_records(self, rows: np.ndarray, first: int) -> None:
-        known = {"module": len(self.modules), "slot": len(self.slots), "shape": len(self.shapes)}
-        tensors = self._tensor_ids if rows["tensor"].max() >= 0 else np.empty(0, np.int64)
-        for start in range(0, len(rows), _ROWS):
+    def _checked_rows(self, table: str, first: int, rows: np.ndarray) -> np.ndarray:
+        """Return rows, the first of which has a number, once they were looked at."""
+        for start in range(0, len(rows) if table in ("records", "calls") else 0, _ROWS):
             part = rows[start : start + _ROWS]
-            validation.records(part, self._steps, first + start, known, self._sizes, tensors)
-
-    def _check_calls(self, rows: np.ndarray, first: int) -> None:
-        for start in range(0, len(rows), _ROWS):
-            validation.calls(rows[start : start + _ROWS], self._steps, first + start, len(self.modules))
+            if table == "calls":
+                validation.calls(part, self._steps, first + start, len(self.modules))
+            else:
+                known = {"module": len(self.modules), "slot": len(self.slots), "shape": len(self.shapes)}
+                tensors = self._tensor_ids if part["tensor"].max() >= 0 else np.empty(0, np.int64)
+                validation.records(part, self._steps, first + start, known, self._sizes, tensors)
+        return rows
 
     def of_step(self, table: str, step: int) -> np.ndarray:
         """Return the rows of ``records``, ``calls`` or ``sketches`` that belong to a complete step."""
-        counter = "n_calls" if table == "calls" else "n_records"
+        counter = _COUNTERS.get(table, f"n_{table}")
         found = np.flatnonzero(self._steps["step"] == step)
         if not found.size:
             return self._rows_of_steps(table, 0, 0)
@@ -158,20 +155,28 @@ class Reader:
         """How many records the complete steps have."""
         return self._complete("n_records")
 
+    def calls_before(self, step: int) -> int:
+        """Return how many calls the complete steps before one have: rows of ``calls`` begin there."""
+        earlier = self._steps[self._steps["step"] < step]
+        return int(earlier["n_calls"][-1]) if len(earlier) else 0
+
     @functools.cached_property
     def records(self) -> np.ndarray:
         """Rows of `schema.RECORDS`, one per observation."""
-        return self._rows_of_steps("records", 0, self._complete("n_records"))
+        return self._of_all_steps("records")
 
     @functools.cached_property
     def calls(self) -> np.ndarray:
         """Rows of `schema.CALLS`, one per module call."""
-        return self._rows_of_steps("calls", 0, self._complete("n_calls"))
+        return self._of_all_steps("calls")
 
     @functools.cached_property
     def sketches(self) -> np.ndarray:
         """float64, shape (records, 61)."""
-        return self._rows_of_steps("sketches", 0, self._complete("n_records"))
+        return self._of_all_steps("sketches")
+
+    def _of_all_steps(self, table: str) -> np.ndarray:
+        return self._rows_of_steps(table, 0, self._complete(_COUNTERS.get(table, f"n_{table}")))
 
     @functools.cached_property
     def modules(self) -> list[ModuleInfo]:
@@ -214,7 +219,7 @@ class Reader:
     @functools.cached_property
     def slots(self) -> list[str]:
         """Names of slots, by index."""
-        return self._made("slots", lambda rows: [_text(name) for name in rows])
+        return self._made("slots", lambda rows: [text_in(name) for name in rows])
 
     @functools.cached_property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -228,25 +233,22 @@ class Reader:
     @functools.cached_property
     def scalars(self) -> list[tuple[int, str, float]]:
         """(step, name, value) of everything that was logged as a number."""
-        rows = self._rows_of_steps("scalars", 0, self._complete("n_scalars"))
-        return [(int(r["step"]), _text(r["name"]), float(r["value"])) for r in rows]
+        rows = self._of_all_steps("scalars")
+        return [(int(r["step"]), text_in(r["name"]), float(r["value"])) for r in rows]
 
     def scalars_of(self, step: int) -> dict[str, float]:
         """Return what was logged as a number in a step, by name."""
-        return self._scalars_by_step.get(step, {})
+        return dict(self._scalars_by_step.get(step, ()))
 
     @functools.cached_property
-    def _scalars_by_step(self) -> dict[int, dict[str, float]]:
-        found: dict[int, dict[str, float]] = {}
-        for step, name, value in self.scalars:
-            found.setdefault(step, {})[name] = value
-        return found
+    def _scalars_by_step(self) -> dict[int, list[tuple[str, float]]]:
+        return _by_step(self.scalars)
 
     @functools.cached_property
     def notes(self) -> list[tuple[int, int, str]]:
         """(step, module or −1, text) of what could not be recorded."""
-        rows = self._rows_of_steps("notes", 0, self._complete("n_notes"))
-        return [(int(r["step"]), int(r["module"]), _text(r["text"])) for r in rows]
+        rows = self._of_all_steps("notes")
+        return [(int(r["step"]), int(r["module"]), text_in(r["text"])) for r in rows]
 
     @functools.cached_property
     def optimizer(self) -> list[tuple[int, OptimizerGroup]]:
@@ -257,14 +259,11 @@ class Reader:
 
     def groups_of(self, step: int) -> list[OptimizerGroup]:
         """Return the parameter groups of a step."""
-        return self._groups_by_step.get(step, [])
+        return [group for (group,) in self._groups_by_step.get(step, ())]
 
     @functools.cached_property
-    def _groups_by_step(self) -> dict[int, list[OptimizerGroup]]:
-        found: dict[int, list[OptimizerGroup]] = {}
-        for step, group in self.optimizer:
-            found.setdefault(step, []).append(group)
-        return found
+    def _groups_by_step(self) -> dict[int, list[tuple[OptimizerGroup]]]:
+        return _by_step(self.optimizer)
 
     @functools.cached_property
     def environment(self) -> dict[str, Any]:
@@ -275,9 +274,8 @@ class Reader:
     def steps_made(self) -> int | None:
         """How many steps the run made until it was stopped, recorded or not; None where the file does not say."""
         made = self.environment.get("steps_made")
-        return (
-            None if made is None else self._attempt("/environment steps_made", lambda: validation.count_of_steps(made))
-        )
+        known = functools.partial(validation.count_of_steps, made)
+        return None if made is None else self._attempt("/environment steps_made", known)
 
     @functools.cached_property
     def behind_last_step(self) -> dict[str, Any]:
@@ -303,9 +301,7 @@ class Reader:
             if columns is not None:
                 rows = self._file.columns("records", columns, start, stop)
                 return rows[wanted(rows)]
-            rows = self._file.rows("records", start, stop)
-            if len(rows):
-                self._check_records(rows, start)
+            rows = self._checked_rows("records", start, self._file.rows("records", start, stop))
             return rows[wanted(rows)]
 
         total = self._complete("n_records")
@@ -314,11 +310,10 @@ class Reader:
 
     @functools.cached_property
     def _tensor_index(self) -> np.ndarray:
-        def make(rows: np.ndarray) -> np.ndarray:
-            validation.tensor_index(rows, self.shapes, self._file.count("tensors/blob"))
-            return rows[np.argsort(rows["id"], kind="stable")]
-
-        return self._made("tensor_index", make)
+        rows = self._made(
+            "tensor_index", lambda rows: validation.tensor_index(rows, self.shapes, self._file.count("tensors/blob"))
+        )
+        return rows[np.argsort(rows["id"], kind="stable")]
 
     @functools.cached_property
     def _tensor_ids(self) -> np.ndarray:
@@ -326,8 +321,8 @@ class Reader:
 
     def _row_of(self, tensor: int) -> np.void:
         """Return where a tensor lies."""
-        at = int(np.searchsorted(self._tensor_ids, tensor))
-        if at == len(self._tensor_ids) or self._tensor_ids[at] != tensor:
+        at = _place_in(self._tensor_ids, tensor)
+        if at is None:
             raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
         return self._tensor_index[at]
 
@@ -339,8 +334,8 @@ class Reader:
         NotRecordedError
             ``tensor`` is −1, or the file does not hold it
         """
-        parts = list(self.parts(tensor, chunk=0))
-        return parts[0]
+        (whole,) = self.parts(tensor, chunk=0)
+        return whole
 
     def parts(self, tensor: int, chunk: int, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the values of a tensor in C order, flat, ``chunk`` elements at a time; at once and shaped if 0.
@@ -357,10 +352,9 @@ class Reader:
         offset = self._attempt(f"tensor {tensor}", lambda: self._offset(row))
         if offset is None:
             return None
-        dtype, digest = dtype_of(row["dtype"].decode()), self._hash_of(tensor, -1)
-        return streams.Piece(
-            self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, None if digest < 0 else digest
-        )
+        dtype, digest = _dtype(row), self._hash_of(tensor, -1)
+        count = int(row["nbytes"]) // dtype.itemsize
+        return streams.Piece(self.path, offset, count, dtype, None if digest < 0 else digest)
 
     def _checked(self, tensor: int, parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         """Pass values on; raise FormatError behind the last of them if they do not have the hash of their record."""
@@ -372,9 +366,8 @@ class Reader:
     def _hash_of(self, tensor: int, unknown: int) -> int:
         """Return the hash over the bytes of a stored tensor; ``unknown`` where it has none."""
         rows = self._hashes
-        at = int(np.searchsorted(rows["tensor"], tensor))
-        is_there = at < len(rows["tensor"]) and rows["tensor"][at] == tensor
-        return int(rows["hash_hi"][at]) << 64 | int(rows["hash_lo"][at]) if is_there else unknown
+        at = _place_in(rows["tensor"], tensor)
+        return unknown if at is None else int(rows["hash_hi"][at]) << 64 | int(rows["hash_lo"][at])
 
     @functools.cached_property
     def _hashes(self) -> dict[str, np.ndarray]:
@@ -388,7 +381,7 @@ class Reader:
 
     def _parts(self, row: np.void, chunk: int, into: np.ndarray | None) -> Iterator[np.ndarray]:
         what = f"tensor {row['id']}"
-        dtype = dtype_of(row["dtype"].decode())
+        dtype = _dtype(row)
         if row["offset"] >= 0:
             yield from streams.split(self._attempt(what, lambda: self._from_blob(row)), chunk)
         elif not chunk or row["nbytes"] <= chunk * dtype.itemsize:
@@ -407,7 +400,7 @@ class Reader:
 
     def _dataset(self, row: np.void) -> h5py.Dataset:
         """Return the dataset of a tensor that does not lie in the blob."""
-        stored, _ = layout.stored_dtype(dtype_of(row["dtype"].decode()))
+        stored, _ = layout.stored_dtype(_dtype(row))
         return self._file.tensor(int(row["id"]), stored, self._shape_of(row))
 
     def _part_of(self, row: np.void, box: Sequence[slice]) -> np.ndarray:
@@ -448,7 +441,7 @@ class Reader:
     def _from_blob(self, row: np.void) -> np.ndarray:
         start, count = int(row["offset"]), int(row["nbytes"])
         raw = self._file.rows("tensors/blob", start, start + count)
-        return raw.view(dtype_of(row["dtype"].decode())).reshape(self._shape_of(row))
+        return raw.view(_dtype(row)).reshape(self._shape_of(row))
 
     def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
         """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
@@ -458,8 +451,7 @@ class Reader:
         if row["offset"] >= 0:
             part = self.values(tensor)[wanted]
         else:
-            raw = self._attempt(f"tensor {tensor}", lambda: self._part_of(row, wanted))
-            part = _typed(raw, dtype_of(row["dtype"].decode()))
+            part = _typed(self._attempt(f"tensor {tensor}", lambda: self._part_of(row, wanted)), _dtype(row))
         return part.reshape([each.stop - each.start for each in box])
 
     def check_stored(self, tensors: Iterable[int]) -> None:
@@ -474,9 +466,22 @@ class Reader:
         return self._shape_of(self._row_of(tensor))
 
 
+def _dtype(row: np.void) -> np.dtype:
+    return dtype_of(row["dtype"].decode())
+
+
+def _place_in(numbers: np.ndarray, wanted: int) -> int | None:
+    """Return where a number stands in an ascending array; None where it does not."""
+    at = int(np.searchsorted(numbers, wanted))
+    return at if at < len(numbers) and numbers[at] == wanted else None
+
+
+def _by_step(rows: Iterable[tuple[int, *tuple[T, ...]]]) -> dict[int, list[tuple[T, ...]]]:
+    found: dict[int, list[tuple[T, ...]]] = {}
+    for step, *rest in rows:
+        found.setdefault(step, []).append(tuple(rest))
+    return found
+
+
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array if array.dtype == dtype else array.view(dtype)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -85,7 +85,7 @@ class RecordedFile:
         raise FormatError(said_of(self.path, what, failure)) from failure
 
     def has(self, name: str) -> bool:
-        """Tell whether the file has something at its top, which older ones may lack."""
+        """Return True if the file has something at its top, which older ones may lack."""
         return layout.has(h5g.open(self._file.id, b"/"), name)
 
     def rows(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import xxhash
 
-from probe.store.places import Unshared, opened_raw
+from probe.store.journal import Readable
+from probe.store.places import opened_raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def read(
     path: Path, offset: int, count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
 ) -> Iterator[np.ndarray]:
     """Read values ``chunk`` at a time, straight from their bytes in the file."""
-    with contextlib.closing(opened_raw(path)) as raw:
+    with opened_raw(path) as raw:
         raw.seek(offset)
         while count:
             size = min(chunk, count)
@@ -82,7 +81,7 @@ def cut(
         yield part
 
 
-def _fill(raw: Unshared | IO[bytes], wanted: memoryview) -> None:
+def _fill(raw: Readable, wanted: memoryview) -> None:
     """Read as many bytes as there is room for."""
     while wanted:
         got = raw.readinto(wanted)  # type: ignore[union-attr]

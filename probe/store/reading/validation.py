@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,8 @@ from probe.numbers.axis_sums import axes_with_sums
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, Phase, Role, RunInfo, StepState
 from probe.store.schema import PARAMETERS
+
+T = TypeVar("T")
 
 _MOST_AXES = 64
 """of a tensor: as many as PyTorch and numpy know"""
@@ -60,13 +62,8 @@ def steps(rows: np.ndarray) -> np.ndarray:
 
 
 def records(
-    rows: np.ndarray,
-    step_rows: np.ndarray,
-    first: int,
-    known: Mapping[str, int],
-    sizes: np.ndarray,
-    tensors: np.ndarray,
-) -> None:
+    rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[str, int], sizes: np.ndarray, tensors: np.ndarray
+) -> None:  # fmt: skip
     """Check rows of ``/records``.
 
     Parameters
@@ -83,14 +80,8 @@ def records(
         numbers of the stored tensors, ascending; looked at where a row refers to one
     """
     _of_steps(rows, step_rows, "n_records", first)
-    for column, high in known.items():
-        between(rows, column, 0, high)
-    for column, high in (
-        ("phase", len(Phase)),
-        ("role", len(Role)),
-        ("hash_kind", len(HashKind)),
-        ("requires_grad", 2),
-    ):
+    enums = {"phase": len(Phase), "role": len(Role), "hash_kind": len(HashKind), "requires_grad": 2}
+    for column, high in {**known, **enums}.items():
         between(rows, column, 0, high)
     _roles(rows)
     for column in ("call", "nan", "posinf", "neginf", "zeros"):
@@ -176,11 +167,17 @@ def of_step(rows: np.ndarray, call_rows: np.ndarray) -> None:
 
 def modules(rows: np.ndarray) -> list[ModuleInfo]:
     """Return ``/modules``: parents before their children, every path once."""
-    columns = [rows[name].tolist() for name in ("path", "class_name", "parent", "file", "line", "n_params")]
-    found = [
-        ModuleInfo(_text(path), _text(class_name), parent, _text(file), line, count)
-        for path, class_name, parent, file, line, count in zip(*columns, strict=True)
+    columns = [
+        rows[name].tolist() if name in rows.dtype.names else [b""] * len(rows)  # older files lack the arguments
+        for name in ("path", "class_name", "parent", "file", "line", "n_params", "arguments")
     ]
+    found = [
+        ModuleInfo(text_in(path), text_in(class_name), parent, text_in(file), line, count, text_in(arguments))
+        for path, class_name, parent, file, line, count, arguments in zip(*columns, strict=True)
+    ]
+    first = next((index for index, module in enumerate(found) if module.is_operation), len(found))
+    if not all(module.is_operation and module.parent < first for module in found[first:]):
+        raise Damaged("it has a module behind an operation, or an operation inside of one")
     for index, module in enumerate(found):
         if not -1 <= module.parent < index:
             raise Damaged(f"the parent of module {index} is {module.parent}, which does not stand before it")
@@ -201,8 +198,8 @@ def parameters(rows: np.ndarray, modules: int) -> list[ParameterInfo]:
     axes_of = functools.cache(lambda text: integers_in(text, _MOST_AXES + 1))
     found = [
         ParameterInfo(
-            names_in(names), module, _text(slot), shape_of(shape), dtype.decode(), bool(requires_grad), bool(is_buffer),
-            axes_of(axes), _text(canonical), bool(is_persistent),
+            names_in(names), module, text_in(slot), shape_of(shape), dtype.decode(), bool(requires_grad), bool(is_buffer),
+            axes_of(axes), text_in(canonical), bool(is_persistent),
         )
         for names, module, slot, shape, dtype, requires_grad, is_buffer, axes, canonical, is_persistent
         in zip(*columns, strict=True)
@@ -217,7 +214,7 @@ def optimizer(rows: np.ndarray, parameters: int) -> list[tuple[int, OptimizerGro
     """Return ``/optimizer``, each group with its step: all have parameters that there are."""
     return [
         (int(r["step"]),
-         OptimizerGroup(int(r["optimizer"]), _text(r["class_name"]), int(r["group"]), mapping_in(r["hyper"]),
+         OptimizerGroup(int(r["optimizer"]), text_in(r["class_name"]), int(r["group"]), mapping_in(r["hyper"]),
                         integers_in(r["parameters"], parameters)))
         for r in rows
     ]  # fmt: skip
@@ -262,9 +259,18 @@ def behind_last_step(text: object) -> dict[str, Any]:
 
 def list_in(text: object) -> list[Any]:
     """Return a list out of JSON."""
+    return _of_kind(text, list, "a list")
+
+
+def mapping_in(text: object) -> dict[str, Any]:
+    """Return an object out of JSON."""
+    return _of_kind(text, dict, "names and values")
+
+
+def _of_kind(text: object, kind: type[T], what: str) -> T:
     found = parsed(text) if isinstance(text, (str, bytes)) else text
-    if not isinstance(found, list):
-        raise Damaged(f"expected a list, got {type(found).__name__}")
+    if not isinstance(found, kind):
+        raise Damaged(f"expected {what}, got {type(found).__name__}")
     return found
 
 
@@ -292,35 +298,16 @@ def shape_in(text: str | bytes) -> tuple[int, ...]:
     return found
 
 
-def mapping_in(text: object) -> dict[str, Any]:
-    """Return an object out of JSON."""
-    found = parsed(text) if isinstance(text, (str, bytes)) else text
-    if not isinstance(found, dict):
-        raise Damaged(f"expected names and values, got {type(found).__name__}")
-    return found
-
-
 def dtypes(names: Collection[bytes]) -> None:
     """Raise Damaged where a name is that of no numbers."""
     for name in names:
-        if not is_dtype(name):
+        if not _is_dtype(name):
             raise Damaged(f"{name!r} is the dtype of no numbers that probe knows")
 
 
-def is_dtype(name: bytes) -> bool:
-    """Tell whether a name is that of numbers, as numpy or ml_dtypes call them."""
-    known = _KNOWN.get(name)
-    if known is None:
-        known = len(_KNOWN) < _MOST_NAMES and _is_dtype(name)
-        _KNOWN[name] = known
-    return known
-
-
-_KNOWN: dict[bytes, bool] = {}
-_MOST_NAMES = 10_000
-
-
+@functools.lru_cache(maxsize=1024)
 def _is_dtype(name: bytes) -> bool:
+    """Return True if a name is that of numbers, as numpy or ml_dtypes call them."""
     try:
         text = name.decode("ascii")
         if hasattr(ml_dtypes, text) and not isinstance(getattr(ml_dtypes, text), type):
@@ -332,8 +319,8 @@ def _is_dtype(name: bytes) -> bool:
     return is_number and found.name == text
 
 
-def tensor_index(rows: np.ndarray, shapes: Sequence[tuple[int, ...]], blob: int) -> None:
-    """Check ``/tensor_index``: every number once, and bytes that are those of the shape and lie in the blob of so many."""
+def tensor_index(rows: np.ndarray, shapes: Sequence[tuple[int, ...]], blob: int) -> np.ndarray:
+    """Return ``/tensor_index``: every number once, and bytes that are those of the shape and lie in the blob of so many."""
     between(rows, "shape", 0, len(shapes))
     between(rows, "offset", -1, blob + 1)
     dtypes(set(rows["dtype"].tolist()))
@@ -344,6 +331,7 @@ def tensor_index(rows: np.ndarray, shapes: Sequence[tuple[int, ...]], blob: int)
             raise Damaged(f"tensor {number} has {nbytes} bytes, which its shape and dtype do not have")
         if offset >= 0 and offset + nbytes > blob:
             raise Damaged(f"tensor {number} ends behind /tensors/blob")
+    return rows
 
 
 def axis_sums(
@@ -374,5 +362,6 @@ def axis_sums(
     return found
 
 
-def _text(value: bytes | str) -> str:
+def text_in(value: bytes | str) -> str:
+    """Return a text out of a row."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

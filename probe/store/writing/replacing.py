@@ -75,7 +75,7 @@ def _put_back(aside: Path, path: Path, error: BaseException) -> None:
 
 
 def _may_be_a_recording(path: Path) -> bool:
-    """Tell whether a file is a recording, an HDF5 file that a killed process left damaged, or empty. Raises OSError."""
+    """Return True if a file is a recording, an HDF5 file that a killed process left damaged, or empty. Raises OSError."""
     if not stat.S_ISREG(_mode(path)):
         return False
     disk = Disk(path, system.LOOKED_AT)

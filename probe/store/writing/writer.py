@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import json
 import os
 import sys
@@ -26,19 +27,12 @@ from probe.config import Compression
 from probe.errors import ConfigError, RecordingError, StoreError
 from probe.numbers.packed import HASH, HASH_KIND, SKETCH
 from probe.numbers.sketch import WIDTH
-from probe.records import (
-    ModuleInfo,
-    OptimizerGroup,
-    ParameterInfo,
-    RunInfo,
-    StepState,
-)
+from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo, StepState
 from probe.store import schema
 from probe.store.compression import missing
 from probe.store.tables import Table, Values, packer
 from probe.store.tree import link_tree, links_of, storable_text
 from probe.store.writing.creation import Opening, as_json, begin, create, discard, plain
-from probe.store.writing.names import Names
 from probe.store.writing.queue import PAUSE, Queue
 
 _BATCH = 1024
@@ -50,6 +44,8 @@ _NOTES_LIMIT = 10_000
 _SWITCH = 1e-5
 """seconds, while the end of the writer's thread is waited for"""
 _NO_SKETCH = bytes(8 * WIDTH)
+_NAMES_LIMIT = 32 << 20
+"""bytes of memory for the names of slots, and for shapes"""
 
 
 class Writer:
@@ -83,7 +79,7 @@ class Writer:
             raise ConfigError(f"compression={compression.value!r} needs more: {lacks}")
         self.path = path
         self.error: Exception | None = None
-        self._slots, self._shapes = Names("slots", storable_text), Names("shapes", json.dumps)
+        self._slots, self._shapes = _Names("slots", storable_text), _Names("shapes", json.dumps)
         self.slot = self._slots.index
         """Returns the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
         self.shape = self._shapes.index
@@ -143,7 +139,7 @@ class Writer:
         """Append modules; their index is their place in the order of all that were added."""
         rows = [
             (storable_text(m.path), storable_text(m.class_name), m.parent, storable_text(m.file), m.line,
-             m.n_params)
+             m.n_params, storable_text(m.arguments))
             for m in modules
         ]  # fmt: skip
         self._modules += [row[0] for row in rows]
@@ -181,9 +177,7 @@ class Writer:
             self._new_tensors.append((tensor, array, dtype, index))
             self._jobs_bytes += array.nbytes
         self._known[key] = tensor
-        if self._jobs_bytes >= min(_HANDOVER, self._queue.limit // 4):
-            self._hand_over()
-            self._queue.wait_for_room()
+        self._relieve()
         return tensor
 
     def add_record(self, head: tuple[Any, ...], stats: bytes, tensor: int, is_sketched: bool = True) -> None:
@@ -213,21 +207,18 @@ class Writer:
             self._sums.append(((step, parameter, axis, self._n_sums, len(each)), each))
             self._n_sums += len(each)
             self._jobs_bytes += each.nbytes
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Hand over what was collected, where that is much."""
         if self._jobs_bytes >= min(_HANDOVER, self._queue.limit // 4):
             self._hand_over()
             self._queue.wait_for_room()
 
     def end_step(
-        self,
-        step: int,
-        *,
-        calls: list[tuple[Any, ...]],
-        scalars: list[tuple[int, str, float]],
-        notes: list[tuple[int, int, str]],
-        groups: list[OptimizerGroup],
-        wall_time: float,
-        state: StepState,
-    ) -> None:
+        self, step: int, *, calls: list[tuple[Any, ...]], scalars: list[tuple[int, str, float]],
+        notes: list[tuple[int, int, str]], groups: list[OptimizerGroup], wall_time: float, state: StepState,
+    ) -> None:  # fmt: skip
         """Close a step: all that was added since the last one belongs to it. Does not wait: `wait_for_room` does."""
         self._take_records()
         optimizer = [
@@ -243,9 +234,7 @@ class Writer:
         }
         for table, rows in parts.items():
             self._counts[table] += len(rows)
-        counts = self._counts
-        row = (step, counts["records"], counts["calls"], counts["scalars"], counts["notes"],
-               counts["optimizer"], wall_time, int(state))  # fmt: skip
+        row = (step, *self._counts.values(), wall_time, int(state))
         self._jobs.append(lambda: self._close_step(parts, row))
         self._known, self._known_before = {}, self._known
         self._hand_over()
@@ -343,9 +332,7 @@ class Writer:
                 if self._disk.error is not None:
                     raise self._disk.error
         except Exception as error:  # noqa: BLE001  whatever went wrong, the training goes on
-            self.error = (
-                self._disk.error or error
-            )  # HDF5 stumbles over what could not be read, and says so in its own words
+            self.error = self._disk.error or error  # HDF5 says in its own words what it stumbled over
             self._queue.close()
         try:
             if self.error is not None:
@@ -401,6 +388,44 @@ class Writer:
         self._file.close()
         self._disk.commit()
         self._disk.close()
+
+
+class _Names:
+    """Names that are stored once and have numbers: ``/slots``, ``/shapes``."""
+
+    def __init__(self, table: str, text: Callable[[Any], str]) -> None:
+        self.table = table
+        self._text = text
+        self._numbers: dict[Any, int] = {}
+        self._taken = self._bytes = 0
+
+    @property
+    def names(self) -> list[Any]:
+        """All of them, by number."""
+        return list(self._numbers)
+
+    def index(self, name: Any) -> int:
+        """Return the number of a name, the next one for a new name. Raises RecordingError where there is no room for it."""
+        number = self._numbers.get(name)
+        return self._add(name) if number is None else number
+
+    def _add(self, name: Any) -> int:
+        size = len(self._text(name)) + 100
+        if self._bytes + size > _NAMES_LIMIT:
+            self._bytes = _NAMES_LIMIT  # nor is there room for shorter ones: it is said once
+            raise RecordingError(
+                f"there are {len(self._numbers):,} different {self.table} already: tensors with further ones are not recorded"
+            )
+        self._bytes += size
+        number = self._numbers[name] = len(self._numbers)
+        return number
+
+    def taken(self) -> list[str]:
+        """Return the texts that are not in the file yet, to be appended there."""
+        count = len(self._numbers) - self._taken
+        new = list(itertools.islice(reversed(self._numbers), count))[::-1]
+        self._taken += count
+        return [self._text(name) for name in new]
 
 
 def _do(jobs: deque[Callable[[], object]]) -> None:

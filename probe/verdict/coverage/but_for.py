@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from probe.comparison.coverage import left_out
-from probe.comparison.coverage.left_out import LeftOut
-from probe.comparison.steps.common_steps import Shift
+from probe.answer import left_out
+from probe.answer.left_out import LeftOut
+from probe.answer.shift import Shift
 from probe.verdict.coverage.doubts import Doubts
 
 
@@ -14,8 +14,7 @@ def left_out_of(
     doubts: Doubts, steps: Sequence[tuple[int, int]], shift: Shift, min_coverage: float
 ) -> Iterator[LeftOut]:
     """Yield what was not recorded, not compared or not judged."""
-    tally = doubts.tally
-    left, readers = tally.left, tally.readers
+    left, readers = (tally := doubts.tally).left, tally.readers
     yield from left_out.unrecorded_phases(readers, left.phases)
     yield from left_out.unrecorded_modules(readers)
     yield from left_out.uncompared_steps(readers, shift)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from probe.comparison.notes import Note, note
 from probe.matching.changes import Change, ChangeKind
+from probe.notes import Note, note
 from probe.structure.tree import Tree
 from probe.verdict.coverage.tally import loose_calls, micro_in, passes
 from probe.verdict.side import Call, Side
@@ -43,16 +43,10 @@ def _more_often(step: Step, name: str) -> Iterator[Change]:
     for module, calls in [each for each in found.items() if each[1]]:
         first, info = calls[0], half.reader.modules[module]
         there = module if name == "B" else step.pair_of[module].b
-        said = note(
-            "other-number-of-calls",
-            side=name,
-            path=step.b.reader.modules[there].path,
-            class_name=info.class_name,
-            step=step.a.step,
-            calls=tuple(call.number for call in calls),
-            total=sum(call.module == module and call.micro == first.micro for call in half.calls),
-            place=_between(half, first),
-        )
+        path, numbers = step.b.reader.modules[there].path, tuple(call.number for call in calls)
+        total = sum(call.module == module and call.micro == first.micro for call in half.calls)
+        where = {"path": path, "class_name": info.class_name, "step": step.a.step, "place": _between(half, first)}
+        said = note("other-number-of-calls", side=name, calls=numbers, total=total, **where)
         kind = ChangeKind.CALLED_LESS if name == "A" else ChangeKind.CALLED_MORE
         yield Change(kind, (info.path,) if name == "A" else (), () if name == "A" else (info.path,), said)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probe.comparison.coverage.guards import uncompared_weights
+from probe.answer.guards import uncompared_weights
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 from probe.verdict.coverage.sides import other_modes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probe.comparison.notes import Note, note
+from probe.notes import Note, note
 from probe.records import Phase, Role
 from probe.verdict.rows import metrics_of
 from probe.verdict.side import Side
@@ -14,14 +14,7 @@ from probe.verdict.tensors import Hash, Tensor
 
 _COUNTER = "num_batches_tracked"
 """a counter of PyTorch's BatchNorm that other frameworks do not have"""
-_COUNTS = {
-    "step",
-    "global_step",
-    "state_step",
-    "beta1_pow_acc",
-    "beta2_pow_acc",
-    "beta2_power",
-}
+_COUNTS = {"step", "global_step", "state_step", "beta1_pow_acc", "beta2_pow_acc", "beta2_power"}
 """states of optimizers that count steps, or are powers of a beta: other optimizers keep them elsewhere"""
 _BUFFER = f"{Role.BUFFER.label} "
 
@@ -54,7 +47,7 @@ class Alone:
 
     def _add_calls(self, step: Step, name: str, half: Side) -> None:
         """Keep what paired calls were given and returned on this side, and nothing was compared with."""
-        nodes = step.of_a if name == "A" else step.of_b
+        nodes, other = (step.of_a, step.b) if name == "A" else (step.of_b, step.a)
         events = [event for node in step.nodes for event in (*node.inputs, *node.outputs)]
         known = {_hash(event, name) for event in events if event.is_paired}
         known |= {tensor.hash for call in half.calls if call not in nodes for tensor in call.of(Role.OUTPUT).values()}
@@ -62,6 +55,8 @@ class Alone:
             if node.parent is None:
                 known |= {_hash(event, name) for event in node.inputs}
         for node in step.nodes:
+            if not other.wants(Phase.FORWARD, (node.b if name == "A" else node.a).module):
+                continue
             for event in (*(node.inputs if node.parent is not None else ()), *node.outputs):
                 tensor = event.a if name == "A" else event.b
                 key = _hash(event, name)
@@ -77,8 +72,10 @@ class Alone:
         if event.is_paired:
             self._add_unlike(step, event)
         elif any(tensor is not None and tensor.size for tensor in (event.a, event.b)):
-            name = "A" if event.b is None else "B"
-            self._alone[name][_named(step, event, name)] = None
+            name, module = "A" if event.b is None else "B", event.place[0] if event.place is not None else 0
+            other, there = (step.b, step.pair_of[module].b) if event.b is None else (step.a, module)
+            if other.wants(event.phase, there):
+                self._alone[name][_named(step, event, name)] = None
 
     def _add_unlike(self, step: Step, event: Event) -> None:
         if step.error(event) is None:
@@ -115,7 +112,7 @@ class Alone:
 def flags_of(step: Step) -> Iterator[Note]:
     """Yield which weights learn, or are trained, on one side only, and which calls ran under another autocast."""
     learns, trained = ({"A": dict[str, None](), "B": dict[str, None]()} for _ in range(2))
-    given = [{half.places[i] for group in half.groups for i in group.parameters} for half in (step.a, step.b)]
+    given = step.a.given, step.b.given
     for event in step.parameters.events(Phase.INIT, Role.PARAM):
         if event.a is None or event.b is None or event.place is None or event.place[0] not in step.pair_of:
             continue
@@ -182,17 +179,15 @@ def _path(step: Step, node: Node, name: str) -> str:
 
 
 def _named(step: Step, event: Event, name: str) -> str:
-    slot = event.slot_a if name == "A" else event.slot_b
-    if event.node is not None:
-        return f"{event.role.label} {slot} of {_path(step, event.node, name)}"
-    assert event.place is not None
-    module = event.place[0]
-    path = step.path(module) if name == "A" else step.b.reader.modules[step.pair_of[module].b].path
+    path, slot = _of_side(step, event, name)
     return f"{event.role.label} {slot} of {path or 'the root'}"
 
 
 def _weight(step: Step, event: Event, name: str) -> str:
-    assert event.place is not None
-    module = event.place[0]
-    path = step.path(module) if name == "A" else step.b.reader.modules[step.pair_of[module].b].path
-    return f"{path}.{event.slot_a if name == 'A' else event.slot_b}".removeprefix(".")
+    return ".".join(_of_side(step, event, name)).removeprefix(".")
+
+
+def _of_side(step: Step, event: Event, name: str) -> tuple[str, str]:
+    """Return the path and the slot of a tensor on one side."""
+    a, b = step.modules_of(event)
+    return (step.path(a), event.slot_a) if name == "A" else (step.b.reader.modules[b].path, event.slot_b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from probe.comparison.result import Coverage, Divergence, Inputs, SlotResult
+from probe.answer.result import Coverage, Divergence, Inputs, SlotResult
 from probe.matching import Matching
 from probe.matching.changes import Change, changes_of
 from probe.records import OptimizerGroup, Phase, Role
@@ -12,6 +12,7 @@ from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 from probe.verdict.coverage.left import Left
 from probe.verdict.judge.verdicts import State, Verdicts
+from probe.verdict.noise.model import FORWARD
 from probe.verdict.rows import rows_of
 from probe.verdict.side import Call
 from probe.verdict.steps.events import Event
@@ -45,7 +46,7 @@ class Tally:
         self.ran_unneeded: tuple[dict[str, None], dict[str, None]] = {}, {}
         self.roots: set[str] = set()
         self.has_updates = False
-        """some weight is changed by an optimizer, judged or not"""
+        """on each side some weight is changed by an optimizer, judged or not"""
         self.groups: list[OptimizerGroup] = []
         self._inputs: dict[str, State | None] = {}
         self._given_alone: tuple[dict[str, None], dict[str, None]] = {}, {}
@@ -65,7 +66,7 @@ class Tally:
         self.left.add(step)
         self.roots |= {node.a.path for node in step.nodes if node.parent is None}
         deltas = [half.params.get((Phase.UPDATE, Role.DELTA), {}).values() for half in (step.a, step.b)]
-        self.has_updates |= any(tensor.norm > 0 for each in deltas for tensor in each)
+        self.has_updates |= all(any(tensor.norm > 0 for tensor in each) for each in deltas)
         self.groups += (*step.a.groups, *step.b.groups)
         if step.batches.are_same:
             self._count_calls(step)
@@ -95,8 +96,12 @@ class Tally:
         is_same = event.slot_a == event.slot_b
         name = event.slot_a if is_same else f"{event.slot_a} (in B {event.slot_b})"
         state = verdicts.state(event)
-        if state is State.INHERITS and event.role is Role.INPUT:  # handed from one model to the next
+        is_found = any(each.event is event and each.code != "model-input" for each in verdicts.findings)
+        if event.role is Role.INPUT and (state is State.INHERITS or is_found):  # handed from one model to the next
             return
+        error = step.error(event)
+        if state in (State.HEALED, State.OPEN) and error is not None and error.size > FORWARD.floor(event.u):
+            state = State.INTRODUCED  # it differs, whatever becomes of it
         known = self._inputs.get(name, State.EQUAL)
         self._inputs[name] = max(known, state, key=_ORDER.index)
 
@@ -130,7 +135,8 @@ class Tally:
 def given(step: Step, verdicts: Verdicts) -> Iterator[Event]:
     """Yield what the program gave to the models, and what of the batch it logged beside them."""
     found = [event for node in step.nodes if node.parent is None for event in node.inputs]
-    found += [event for event in verdicts.by_event if event.role is Role.VALUE]
+    logged = [event for event in verdicts.by_event if event.role is Role.VALUE and event.node is not None]
+    found += [event for event in logged if event.node is not None and event not in event.node.values]
     yield from sorted(found, key=lambda event: event.at)
 
 

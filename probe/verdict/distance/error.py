@@ -18,6 +18,7 @@ class View(enum.StrEnum):
     STATISTICS = "statistics"
     INTEGERS = "integers"
     MASK = "mask"
+    PADDED = "padded"
     NON_FINITE = "non-finite"
 
 
@@ -36,6 +37,11 @@ class Error:
     """a lower bound: all that statistics tell"""
     max_abs: float = math.nan
     """largest difference of two elements; NaN without values"""
+    max_at: int = -1
+    """where that is, flat in the order of A"""
+    max_rel: float = math.nan
+    """largest |a − b| / max(|a|, |b|)"""
+    mean_abs: float = math.nan
 
     @property
     def apart(self) -> float:
@@ -45,7 +51,7 @@ class Error:
     @property
     def is_of_values(self) -> bool:
         """Whether element stood against element."""
-        return self.view in (View.EQUAL, View.SAME, View.PERMUTED, View.FLAT)
+        return self.view in (View.EQUAL, View.SAME, View.PERMUTED, View.FLAT, View.PADDED) and not self.is_bound
 
     @property
     def off(self) -> float:

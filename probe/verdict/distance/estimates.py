@@ -9,8 +9,8 @@ import numpy as np
 from probe.verdict.distance.error import Error, View
 from probe.verdict.tensors import Tensor
 
-_MULTIPLE = 0.999
-"""cosine from which on B is a multiple of A, so that the norms tell the error exactly"""
+_ALONG = 0.9
+"""cosine from which on an error is along A, so that the norms tell better how large it is"""
 SAME = 1e-5
 """relative error up to which statistics of the same numbers, in another order or by another function, agree"""
 _EXACT = 1e-14
@@ -31,11 +31,11 @@ def from_sketches(a: Tensor, b: Tensor) -> Error:
     larger = max(a.norm, b.norm)
     if not larger:
         return Error(math.inf if apart else 0.0, a.norm, b.norm)
-    exact = abs(a.norm - b.norm)
+    exact = abs(a.norm - math.copysign(b.norm, float(a.sketch @ b.sketch)))
     along = float(difference @ a.sketch) / (apart * length) if apart and length else 0.0
-    apart = max(apart, exact)
-    if abs(along) > _MULTIPLE and 0.5 * apart < exact < 2 * apart:
-        apart = exact
+    apart = max(apart, abs(a.norm - b.norm))
+    if abs(along) > _ALONG and 0.5 * apart < exact < 2 * apart:
+        apart = min(exact / abs(along), a.norm + b.norm)
     return Error(min(apart / larger, 2.0), a.norm, b.norm, max(-1.0, min(1.0, along)), View.SKETCH)
 
 
@@ -49,10 +49,15 @@ def _of_integers(a: Tensor, b: Tensor, apart: float) -> Error:
 
 
 def from_statistics(a: Tensor, b: Tensor) -> Error:
-    """Return the least error that minimum, maximum, mean and norm allow."""
+    """Return the least error that minimum, maximum, mean and norm allow; of parts, that of the sums of their rows."""
     larger = max(a.norm, b.norm)
-    if not larger or math.isnan(larger):
+    if not larger:
         return Error(0.0, a.norm, b.norm, view=View.STATISTICS, is_bound=True)
+    mine, theirs = (a.rows, b.rows) if a.parts or b.parts or a.axes != b.axes else (None, None)
+    if mine is not None and theirs is not None and len(mine) == len(theirs):
+        apart = float(np.linalg.norm(theirs - mine)) / larger
+        if apart > SAME:
+            return Error(apart, a.norm, b.norm, view=View.SKETCH)
     gaps = [abs(a.low - b.low), abs(a.high - b.high), math.sqrt(a.size) * abs(a.mean - b.mean), abs(a.norm - b.norm)]
     gap = max((gap for gap in gaps if not math.isnan(gap)), default=0.0) / larger
     return Error(gap if gap > _EXACT else 0.0, a.norm, b.norm, view=View.STATISTICS, is_bound=True)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from probe.verdict.distance.error import Error, View
+from probe.verdict.distance.estimates import from_sketches
 from probe.verdict.tensors import Tensor
 
 MASKING = -1e3
@@ -29,8 +30,18 @@ def mask_error(a: Tensor, b: Tensor) -> Error | None:
     else:
         set_a, set_b = a.size - a.zeros, b.size - b.zeros
         shares = abs(set_a - set_b) / size, abs(set_a + set_b - size) / size
+        if all(is_truth) and a.form == b.form and a.sketch is not None and b.sketch is not None:
+            shares = from_sketches(a, b).size, shares[1]
+    if all(is_truth) and shares[0] <= shares[1]:
+        return None
     share = min(shares) if any(is_truth) else shares[0]  # a truth value may mean hidden or shown
     return Error(share, 1.0, 1.0, view=View.MASK, is_bound=not a.has_values)
+
+
+def are_masked_otherwise(a: Tensor, b: Tensor) -> bool:
+    """Return True for scores that one side hides with −inf, and the other with a number that drowns the rest."""
+    (hidden, other) = (a, b) if a.bad[2] else (b, a)
+    return bool(hidden.bad[2]) and not any(other.bad) and not any(hidden.bad[:2]) and other.low <= MASKING
 
 
 def fill_of(a: Tensor) -> float | None:

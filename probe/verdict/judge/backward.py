@@ -10,7 +10,9 @@ from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
 from probe.verdict.judge import blame
 from probe.verdict.judge.judging import SEVERAL, Judging, bounded, is_off
+from probe.verdict.judge.loss import noise_of_loss
 from probe.verdict.judge.verdicts import State, Verdict
+from probe.verdict.noise.limits import widened
 from probe.verdict.noise.model import ALONG_BACKWARD, BACKWARD, JUDGES_NOTHING, NORMS
 from probe.verdict.noise.rung import Check
 from probe.verdict.noise.terms import kink_limit, sibling_limit, softmax_gain, subnormal_limit
@@ -22,7 +24,9 @@ def judge_backward(judging: Judging) -> float:
     events = [event for event in judging.graph.backward() if _is_comparable(judging, event)]
     lowest = judging.lowest_precision()
     factor = _scale(judging, events[0], lowest) if events else 1.0
-    _Backward(judging, lowest, factor).judge(events)
+    walk = _Backward(judging, lowest, factor)
+    for event in events:
+        walk.judge(event)
     return factor
 
 
@@ -45,55 +49,43 @@ class _Backward:
 
     def __init__(self, judging: Judging, lowest: float, factor: float) -> None:
         self.judging, self.lowest, self.factor = judging, lowest, factor
-        self.so_far: dict[Node | None, float] = defaultdict(float)
-        """by call: the largest error of a gradient in it"""
-        self.beyond: dict[Node | None, float] = defaultdict(float)
-        """by call: the largest of them that measured noise does not explain"""
+        self.so_far: dict[Node | None, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        """by call: the largest error of a gradient in it, and the largest that measured noise does not explain"""
         self.apart: dict[Node | None, float] = defaultdict(float)
         """by call: the largest absolute error, by element, of what its own code passed back"""
-        self.is_wrong: set[Node | None] = set()
-        """calls in which a gradient is wrong"""
+        self.roots: list[tuple[int, float, float, float]] = []
+        """of the models' own gradients: when their calls ended in A, and these three"""
+        phases = Phase.INIT, Phase.FORWARD, Phase.LOSS
+        self.is_behind = any(finding.phase in phases for finding in judging.verdicts.findings)
+        """something that gradients are made of is wrong"""
         self.saved = _saved(judging)
         self.cut = None if judging.step.is_across_frameworks else blame.of_cut(judging)
 
-    def judge(self, events: list[Event]) -> None:
-        for event in events:
-            self._judge(event)
-
-    def _judge(self, event: Event) -> None:
+    def judge(self, event: Event) -> None:
         judging, node = self.judging, event.node
         assert node is not None
         error, u = judging.step.error(event, self.factor), max(event.u, self.lowest)
-        sources = self._gain(event) * self._sources(event)
+        sources, excess = self._sources(event)
+        sources *= softmax_gain(judging.step, node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
         if error is None:
             if event.is_paired or not self._is_missing(event):
                 return
             error = Error(math.inf)
             check = Check(math.inf, 0.0, True)
         else:
-            limit = self._limit(event, error, u)
-            check = judging.check(
-                event,
-                error,
-                limit,
-                BACKWARD,
-                u,
-                self._excess(event),
-                has_direction=self._is_multiple(event, error, u, sources),
-                is_judged=limit < JUDGES_NOTHING,
-            )
-        is_behind = any(each in self.is_wrong for each in (node, *node.callers(), None)) or self._is_forward_wrong(
-            event
-        )
-        own, limit = bounded(error.size), check.limit
+            limit = self._limit(event, error, u, sources)
+            known = {"has_direction": self._is_multiple(event, error, u, sources), "is_judged": limit < JUDGES_NOTHING}
+            check = judging.check(event, error, limit, BACKWARD, u, excess, **known)
+        own, limit, is_behind = bounded(error.size), check.limit, self.is_behind
         if check.code:
             verdict = Verdict(event, State.OPEN, sources, u, limit, is_behind=is_behind, code=check.code, check=check)
             judging.verdicts.add(verdict)
             return
         if not check.is_wrong:
             judging.explained(event, error, BACKWARD.floor(u), u, check, sources, is_behind)
-        elif is_behind or check.is_consequence:
-            judging.verdicts.add(Verdict(event, State.INHERITS, own, u, limit, is_behind=True, check=check))
+        elif check.is_consequence or (is_behind and not check.is_far):
+            verdict = Verdict(event, State.INHERITS, own, u, limit, is_behind=True, sources=sources, check=check)
+            judging.verdicts.add(verdict)
         elif not event.is_paired and self.cut is not None and self.cut[1] == "frozen":
             return  # the gradients of parameters tell
         else:
@@ -101,56 +93,85 @@ class _Backward:
             is_cut = self.cut is not None and not event.is_paired
             path, code = self.cut if self.cut is not None and is_cut else blame.of_gradient(judging, event)
             phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
-            judging.finds(phase, (path,), event, limit, code, error=error, check=check)
-            self.is_wrong.add(None)
+            judging.finds(phase, (path,), event, limit, code, error=error, check=check, is_behind=is_behind)
+            self.is_behind = True
         self._note(event, error, sources)
 
-    def _limit(self, event: Event, error: Error, u: float) -> float:
+    def _limit(self, event: Event, error: Error, u: float, sources: float) -> float:
         node = event.node
         assert node is not None
-        limit = max(BACKWARD.limit(u, self._gain(event) * self._sources(event)), subnormal_limit(event))
+        limit = BACKWARD.limit(u, sources)
+        limit = widened(limit, norm_behind=self._condition(event) * limit, subnormal=subnormal_limit(event))
         if event.role is Role.GRAD_OUTPUT:
-            limit = max(limit, sibling_limit(event, self.apart[node.parent]))
+            siblings, of_loss = sibling_limit(event, self._of_scope(node)[2]), self._noise_of_loss(event)[1]
+            limit = widened(limit, larger_beside=siblings, small_loss=of_loss)
         if abs(error.along) < ALONG_BACKWARD:
-            limit = max(limit, kink_limit(self.judging.step, event, max(self._saved_error(node), 2**-24)))
+            limit = widened(limit, kink=kink_limit(self.judging.step, event, max(self._of_saved(node)[0], 2**-24)))
         return limit
 
-    def _gain(self, event: Event) -> float:
-        assert event.node is not None
-        return softmax_gain(self.judging.step, event.node.parent) if event.role is Role.GRAD_OUTPUT else 1.0
+    def _noise_of_loss(self, event: Event) -> tuple[float, float, float]:
+        value = self.judging.graph.value_event(event) if event.node is not None and event.node.parent is None else None
+        return noise_of_loss(self.judging, value) if value is not None else (0.0, 0.0, 0.0)
 
-    def _sources(self, event: Event) -> float:
-        node = event.node
+    def _condition(self, event: Event) -> float:
+        """Return how much larger terms are than the sum that a layer passes back: a norm takes most of some away."""
+        node, step = event.node, self.judging.step
+        larger = max(each.norm for each in (event.a, event.b) if each is not None)
+        if event.role is not Role.GRAD_INPUT or node is None or node.inner or not larger:
+            return 1.0
+        roles = Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT
+        given, made, came = (next(iter(step.tensors(node, "A", role).values()), None) for role in roles)
+        if given is None or made is None or came is None or given.size != made.size or given.rms <= abs(given.mean):
+            return 1.0
+        return max(1.0, came.norm * made.rms / math.sqrt(given.rms**2 - given.mean**2) / larger)
+
+    def _sources(self, event: Event) -> tuple[float, float]:
+        """Return the largest error of what a gradient is made of, and what measured noise does not explain of it."""
+        node, graph = event.node, self.judging.graph
         assert node is not None
-        seen = max(self.so_far[each] for each in (node, *node.callers(), *self._users(event)))
-        return max(seen, self._saved_error(node), self.judging.verdicts.error(self.judging.graph.value_event(event)))
+        users = graph.users(event) if event.role is not Role.GRAD_INPUT else []
+        value = self.judging.verdicts.by_event.get(graph.value_event(event) or event)
+        seen = [self.so_far[each] for each in (node, *node.callers(), *users)]
+        own = (value.error, value.beyond) if value is not None else (0.0, 0.0)
+        seen += [self._of_scope(node)[:2], self._of_saved(node), own]
+        return max(error for error, _ in seen), max(excess for _, excess in seen)
 
-    def _users(self, event: Event) -> list[Node]:
-        return self.judging.graph.users(event) if event.role is not Role.GRAD_INPUT else []
+    def _of_scope(self, node: Node) -> tuple[float, float, float]:
+        """Return the largest errors of what came back inside of the same call.
 
-    def _excess(self, event: Event) -> float:
-        """Return what measured noise does not explain of the errors of the sources."""
-        node, value = event.node, self.judging.graph.value_event(event)
-        assert node is not None
-        saved = self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))[1]
-        seen = self.judging.verdicts.by_event.get(value) if value is not None else None
-        own = seen.beyond if seen is not None else 0.0
-        return max(saved, own, *(self.beyond[each] for each in (node, *node.callers(), *self._users(event))))
+        No model that is called behind an update of its weights is a source of gradients of its calls before that.
+        """
+        if node.parent is not None:
+            return *self.so_far[node.parent], self.apart[node.parent]
+        path, modules = f"{node.a.path}.", self.judging.step.a.reader.modules
+        own = [
+            each
+            for at, found in self.judging.verdicts.written.items()
+            for each in (found if at and (path == "." or f"{modules[at[0]].path}.".startswith(path)) else ())
+        ]
+        until = min((when for when, *_ in own if when > node.a.end), default=math.inf)
+        known = [(0.0, 0.0, 0.0), *(each for end, *each in self.roots if end < until)]
+        error, beyond, apart = map(max, zip(*known, strict=True))
+        return error, beyond, apart
 
-    def _saved_error(self, node: Node) -> float:
-        return self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))[0]
+    def _of_saved(self, node: Node) -> tuple[float, float]:
+        return self.saved.get(node.parent if node.parent is not None else node, (0.0, 0.0))
 
     def _note(self, event: Event, error: Error, sources: float) -> None:
         node = event.node
         assert node is not None
         known = bounded(error.size) if not error.is_bound else max(bounded(error.size), sources)
-        excess = self.judging.noise.excess(event, error)
+        excess, apart = self.judging.noise.excess(event, error), 0.0
+        excess = known if excess is None else excess
         for each in (node, node.parent):
-            self.so_far[each] = max(self.so_far[each], known)
-            self.beyond[each] = max(self.beyond[each], known if excess is None else excess)
+            so_far, beyond = self.so_far[each]
+            self.so_far[each] = max(so_far, known), max(beyond, excess)
         if event.role is Role.GRAD_OUTPUT and event.is_paired and not error.is_bound:
             assert event.a is not None
-            self.apart[node.parent] = max(self.apart[node.parent], error.apart / math.sqrt(max(event.a.size, 1)))
+            apart = error.apart / math.sqrt(max(event.a.size, 1))
+        self.apart[node.parent] = max(self.apart[node.parent], apart)
+        if node.parent is None:
+            self.roots.append((node.a.end, known, excess, apart))
 
     def _is_multiple(self, event: Event, error: Error, u: float, sources: float) -> bool:
         """Return True if B's gradient is a multiple of A's by more than rounding leaves.
@@ -161,9 +182,10 @@ class _Backward:
             return False
         assert event.a is not None and event.node is not None
         is_of_loss = event.role is Role.GRAD_OUTPUT and not self.judging.graph.users(event)
-        if event.node.parent is None and is_of_loss and self.judging.is_first:
+        if event.node.parent is None and is_of_loss and self.judging.is_first and not self.judging.verdicts.written:
             value = self.judging.verdicts.by_event.get(self.judging.graph.value_event(event) or event)
-            if is_off(event, error, u, value.off if value is not None else 0.0):
+            sources_off = max(value.off if value is not None else 0.0, self._noise_of_loss(event)[2])
+            if is_off(event, error, u, sources_off):
                 return True
         is_along = event.a.size >= SEVERAL and abs(error.along) >= ALONG_BACKWARD
         rows = event.a.size / max(event.a.shape[-1] if event.a.shape else 1, 1)
@@ -177,20 +199,18 @@ class _Backward:
         if forward is None or not forward.is_paired or event.role is Role.GRAD_TOTAL:
             return False
         assert forward.a is not None and forward.b is not None
+        if not (forward.a.is_known and forward.b.is_known):  # norms alone were asked for
+            return False
         if not (forward.a.learns or forward.b.learns) or (node.parent is None and forward.role is Role.INPUT):
             return False
         lacking, half = (node.b, self.judging.step.b) if event.b is None else (node.a, self.judging.step.a)
+        if not (half.wants(Phase.BACKWARD) and self.judging.step.is_lacking(event)):
+            return False
         if event.role is Role.GRAD_OUTPUT:
             return not (lacking.of(Role.GRAD_INPUT) or half.has_gradient(lacking.module))
-        if event.role is Role.GRAD_INPUT:
-            same_framework = not self.judging.step.is_across_frameworks
-            return (
-                bool(lacking.of(Role.GRAD_OUTPUT))
-                and not lacking.inner
-                and same_framework
-                and self._learns_before(forward)
-            )
-        return True
+        same_framework = Role.GRAD_INPUT in half.roles and not self.judging.step.is_across_frameworks
+        is_leaf = bool(lacking.of(Role.GRAD_OUTPUT)) and not lacking.inner
+        return is_leaf and same_framework and self._learns_before(forward)
 
     def _learns_before(self, value: Event) -> bool:
         """Return True if something that learns lies before a tensor, so that its gradient is of use."""
@@ -200,16 +220,16 @@ class _Backward:
             return made.a.learns or (made.b is not None and made.b.learns)
         return made.b is not None and made.a.learns == made.b.learns
 
-    def _is_forward_wrong(self, event: Event) -> bool:
-        return any(
-            finding.phase in (Phase.INIT, Phase.FORWARD, Phase.LOSS) for finding in self.judging.verdicts.findings
-        )
-
 
 def _is_comparable(judging: Judging, event: Event) -> bool:
     """Return False for gradients of a tensor with two representations, and totals over other uses."""
     if event.role is Role.GRAD_TOTAL and not judging.graph.is_over_same_uses(event):
         return False
+    if event.node is not None and any(map(judging.step.is_in_parts, event.node.callers())):
+        return False
+    made = event.node.outputs if event.role is Role.GRAD_INPUT and event.node is not None else []
+    if any(map(judging.step.is_part, made)) or any(each.is_of_other_size for each in made):
+        return False  # a part of what comes back gives a part of a sum
     value = judging.graph.value_event(event)
     made_by = judging.graph.producer(value) if value is not None else None
     return all(judging.verdicts.state(each) is not State.HEALED for each in (value, made_by))

@@ -5,11 +5,14 @@ If exactly one call in that gap exists on one side only, it is named. What else 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probe.records import Phase, Role
 from probe.verdict.judge.judging import Judging
 from probe.verdict.side import Call
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.graph import home_of, outermost
+from probe.verdict.tensors import Tensor
 
 
 def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
@@ -17,7 +20,7 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     step, node = judging.step, event.node
     assert node is not None
     scope = judging.graph.segment(event)
-    if scope is None:
+    if scope is None and not judging.graph.is_handed_on(event):
         return (node.a.path,), "model-input"
     if (
         event.role is Role.OUTPUT
@@ -26,8 +29,8 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     ):
         return (node.parent.a.path,), "maker-of-inputs"
     end = (node.a.begin, node.b.begin) if event.role is Role.INPUT else (node.a.end, node.b.end)
-    start = scope.a.begin, scope.b.begin
-    for inner in scope.inner:
+    start = (scope.a.begin, scope.b.begin) if scope is not None else (-1, -1)
+    for inner in scope.inner if scope is not None else [each for each in step.nodes if each.parent is None]:
         is_before = inner is not node and inner.a.end < end[0]
         if is_before and inner.outputs and all(map(judging.verdicts.agrees, inner.outputs)) and inner.a.end > start[0]:
             start = inner.a.end, inner.b.end
@@ -35,6 +38,8 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     names = {_name(judging, call) for call in gap}
     if len(names) == 1:
         return (names.pop(),), "unpaired-call"
+    if scope is None or node.a.is_operation:
+        return (node.a.path,), "caller" if event.role is Role.INPUT else "module"
     return (scope.a.path,), "module" if event.role is Role.OUTPUT else "caller"
 
 
@@ -52,16 +57,27 @@ def _may_answer(judging: Judging, call: Call) -> bool:
     step = judging.step
     is_a = call in step.calls_of_a
     half, other, nodes = (step.a, step.b, step.of_a) if is_a else (step.b, step.a, step.of_b)
+    if call.module in (step.matching.ignored_a if is_a else step.matching.ignored_b):
+        return False
     pair = step.pair_of.get(call.module)
     partner = (pair.b if pair is not None else None) if is_a else step.a_of.get(call.module)
     if partner is None:
-        return bool(half.reader.modules[call.module].n_params)
+        is_active = (
+            taken_away(call.of(Role.INPUT), call.of(Role.OUTPUT)) > 0 and "dropout" in call.class_name.casefold()
+        )
+        return is_active or bool(half.reader.modules[call.module].n_params)
     weights = half.weights_of(call.module)
     if weights or step.is_across_frameworks or step.is_other_code(call.module if is_a else partner):
         used = other.params.get((Phase.GRADIENT, Role.PARAM_GRAD), {})
         return bool(weights) and bool(used) and not any(place[0] == partner for place in used)
     scope = call.caller
     return scope is None or scope not in nodes or not step.is_other_code(nodes[scope].a.module)
+
+
+def taken_away(given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> float:
+    """Return the share of zeros that a call returns and was not given."""
+    first, last = next(iter(given.values()), None), next(iter(returned.values()), None)
+    return (last.zeros - first.zeros) / max(last.size, 1) if first is not None and last is not None else 0.0
 
 
 def _name(judging: Judging, call: Call) -> str:
@@ -127,7 +143,7 @@ def of_cut(judging: Judging) -> tuple[str, str] | None:
             continue
         segment = judging.graph.segment(event)
         if segment is None:
-            return None
+            continue
         known = [each for each in judging.graph.sources(event) if each.a is not None and each.b is not None]
         is_frozen = event.role is Role.OUTPUT and not any(each.a.learns for each in known if each.a is not None)
         return segment.a.path, "frozen" if is_frozen else "code-behind"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +16,13 @@ from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
 from probe.verdict.judge.beside import judge_beside
 from probe.verdict.judge.healing import CARRIED, Healing, may_be_written_otherwise
-from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
+from probe.verdict.judge.judging import Judging, bounded, has_direction, hides, norm_error
 from probe.verdict.judge.loss import loss_agrees
 from probe.verdict.judge.verdicts import Sources, State, Verdict
-from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING, OTHER, WORST
+from probe.verdict.noise.limits import widened
+from probe.verdict.noise.model import BACKWARD, FORWARD, JUDGES_NOTHING, OTHER, WORST
 from probe.verdict.noise.rung import Check
-from probe.verdict.noise.terms import routing_limit, softmax_gain
+from probe.verdict.noise.terms import centring_condition, product_condition, routing_limit, softmax_gain
 from probe.verdict.steps.events import Event, Node
 
 _ROUNDED_ONCE = 2.0
@@ -65,7 +67,17 @@ def sources_of(judging: Judging, event: Event) -> Sources:
     nothing = (0.0, 0.0, 0.0)
     error, u, excess = verdicts.weights.get(segment.a.module, nothing) if segment is not None else nothing
     error, excess = (min(1.0, each if judging.is_first else WORST * each) for each in (error, excess))
-    u = max(found.u, event.u, u)
+    own = _own_roundoff(judging, event)
+    u = max(found.u, own, u) if own == event.u else own
+    is_unknown = segment is not None and segment.a.module not in verdicts.weights
+    is_unknown = is_unknown and bool(step.a.weights_of(segment.a.module))
+    if not judging.is_first and (segment is None or is_unknown):  # such as a state that an earlier step returned
+        error, excess = (max(each[i] for each in [*verdicts.weights.values(), nothing]) for i in (0, 2))
+        error = max(error, BACKWARD.floor(u)) if is_unknown else error
+    if segment is None and event.a is not None and event.b is not None and event.a.hash is not None:
+        error = max(error, judging.before.returned.get((event.a.hash, event.b.hash), 0.0))
+    for each, passed, more in _written(judging, segment):
+        error, excess, u = max(error, WORST * passed), max(excess, WORST * more), max(u, each)
     if segment is not None:
         has_own_code = event.role is Role.INPUT or bool(segment.inner)
         if has_own_code and made_of and judging.graph.producer(event) is None:
@@ -73,26 +85,61 @@ def sources_of(judging: Judging, event: Event) -> Sources:
         for call in segment.a.inner:
             if call not in step.of_a:
                 u = max([u, *(tensor.u for tensor in call.of(Role.OUTPUT).values())])
-    return replace(found, error=max(found.error, error), u=u, excess=max(found.excess, excess))
+    hidden = [hides(each) * passed for each in made_of if (passed := verdicts.error(each))]
+    error, excess = max(found.error, error), max(found.excess, excess)
+    return replace(found, error=error, u=u, excess=excess, hidden=max(hidden, default=0.0))
+
+
+def _written(judging: Judging, segment: Node | None) -> Iterator[tuple[float, float, float]]:
+    """Yield roundoff, error and excess of a call's own weights that were written to in the step before it ended."""
+    for place, found in judging.verdicts.written.items() if segment is not None else ():
+        for wrote, event, error, excess in found if place and place[0] == segment.a.module else ():
+            if wrote < segment.a.end:
+                own = bounded(error.size)
+                yield event.u, own, own if excess is None else excess
+
+
+def _own_roundoff(judging: Judging, event: Event) -> float:
+    """Return the roundoff of a tensor; of one that code of one side alone makes coarser, that of the other side."""
+    node, step = event.node, judging.step
+    assert node is not None and event.a is not None and event.b is not None
+    if event.a.dtype == event.b.dtype or node.inner or node.a.autocast != node.b.autocast:
+        return event.u
+    if node.a.is_operation and node.parent is not None:  # the code around it may have made what it is given
+        around = [*node.parent.inputs, *node.parent.outputs]
+    elif event.role is not Role.OUTPUT or step.is_other_code(node.a.module):
+        return event.u
+    else:
+        own = (each for each in step.parameters.events(Phase.INIT, Role.PARAM) if each.place)
+        around = [*node.inputs, *(each for each in own if each.place[0] == node.a.module)]
+    made_of = [(each.a, each.b) for each in around]
+    is_alone = all(a is not None and b is not None and a.dtype == b.dtype for a, b in made_of)
+    is_of_floats = any(a is not None and a.kind == "float" for a, _ in made_of)
+    return min(event.a.u, event.b.u) if is_alone and is_of_floats else event.u
 
 
 def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
     step, verdicts = judging.step, judging.verdicts
     assert event.a is not None and event.node is not None
     if event.a.kind == "integer":
-        limit = routing_limit(event.a.size, sources.error)
+        is_chosen = judging.graph.segment(event) is not None  # else the program gives it
+        limit = widened(0.0, routing=routing_limit(event.a.size, sources.error) if is_chosen else 0.0)
         if 0 < error.size <= limit and not sources.is_wrong:
             _note_routing(judging, event, error)
     else:
-        gain = softmax_gain(step, judging.graph.segment(event))
-        limit, routed = FORWARD.limit(sources.u, gain * sources.error), _routed(judging, event)
+        gains = {"cancelled": product_condition(step, event), "centred": centring_condition(step, event)}
+        gains |= {"softmax": softmax_gain(step, judging.graph.segment(event))}
+        limit = widened(FORWARD.limit(sources.u, sources.error), beside_peaks=FORWARD.limit(sources.u, sources.hidden))
+        limit = widened(limit, **{max(gains, key=gains.__getitem__): math.prod(gains.values()) * limit})
+        routed = _routed(judging, event)
         if error.size > limit and routed:
             alike = _error_of_alike(judging, event)
-            error, limit = (alike, limit) if alike is not None else (error, max(limit, routed))
-    sources_off = sources.off if judging.is_first else None
+            error, limit = (alike, limit) if alike is not None else (error, widened(limit, experts=routed))
+    sources_off = sources.off if judging.is_first and not verdicts.written else None
     is_off = has_direction(event, error, sources.u, sources.error, sources_off)
-    floor, own = FORWARD.floor(sources.u), bounded(error.size)
-    check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, has_direction=is_off)
+    floor, own = FORWARD.floor(sources.u), bounded(max(error.size, sources.error) if error.is_bound else error.size)
+    known = {"has_direction": is_off, "passed": sources.off}
+    check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, **known)
 
     def add(state: State, carried: float | None, code: str = "") -> None:
         """Give a verdict that passes on an error, or None: those of its sources."""
@@ -104,33 +151,36 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
 
     if check.code:
         add(State.OPEN, None, check.code)
-    elif limit >= JUDGES_NOTHING and error.size > floor and not check.is_fixed:
+    elif limit >= JUDGES_NOTHING and error.size > floor and not (check.is_fixed or sources.is_wrong):
         add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
     elif not check.is_wrong and (check.is_fixed or not _shows_buffer(judging, event, error)):
         judging.explained(event, error, floor, sources.u, check, sources.error, sources.is_wrong)
-    elif not _is_of_other_samples(judging, event) and _is_representation(judging, event, error, sources, limit):
+    elif not (check.is_fixed or _is_of_other_samples(judging, event)) and _is_representation(
+        judging, event, error, sources, limit
+    ):
         add(State.HEALED, None, "moved-border")
     elif _waits_for_loss(judging, event):
         add(State.OPEN, None, "label-inputs")
-    elif sources.is_wrong or check.is_consequence:
+    elif check.is_consequence or (sources.is_wrong and not check.is_far):
         add(State.INHERITS, own)
     else:
         add(State.INTRODUCED, own)
-        _find(judging, event, error, check)
+        _find(judging, event, error, check, sources.is_wrong)
 
 
-def _find(judging: Judging, event: Event, error: Error, check: Check) -> None:
+def _find(judging: Judging, event: Event, error: Error, check: Check, is_behind: bool) -> None:
     """Name who answers for a tensor that nothing explains."""
     labels = _labels_of(judging, event)
     if labels is not None:
         judging.finds(Phase.FORWARD, ("",), labels, check.limit, "model-input", error=judging.step.error(labels))
         return
     paths, code = blame.of_value(judging, event)
-    buffer = _differing_buffer(judging, paths)
+    buffers = judging.verdicts.differing_buffers.items()
+    buffer = next((each for module, each in buffers if judging.step.path(module) in paths), None)
     if buffer is not None:
         judging.finds(Phase.INIT, paths[:1], buffer, 0.0, "buffer", error=judging.step.error(buffer))
     else:
-        judging.finds(Phase.FORWARD, paths, event, check.limit, code, error=error, check=check)
+        judging.finds(Phase.FORWARD, paths, event, check.limit, code, error=error, check=check, is_behind=is_behind)
 
 
 def _is_representation(judging: Judging, event: Event, error: Error, sources: Sources, limit: float) -> bool:
@@ -167,15 +217,11 @@ def _waits_for_loss(judging: Judging, event: Event) -> bool:
     assert node is not None and event.a is not None
     if event.role is not Role.INPUT or node.parent is not None:
         return False
-    shown = [
-        each
-        for inner in node.inner
-        for each in inner.inputs
-        if judging.graph.is_same_tensor(each.a, event.a) and not judging.step.is_equal(each)
-    ]
-    outputs = [out for out in node.outputs if out.a is not None]
-    is_loss = any(out.a is not None and out.a.size == 1 for out in outputs)
-    return is_loss and not any(_returns_more_than_a_loss(each.node) for each in shown)
+    handed = [(inner, each) for inner in node.inner for each in inner.inputs]
+    shown = [(inner, each) for inner, each in handed if judging.graph.is_same_tensor(each.a, event.a)]
+    returned = [out.a for inner, each in shown if not judging.step.is_equal(each) for out in inner.outputs]
+    is_loss = any(out.a is not None and out.a.size == 1 for out in node.outputs)
+    return is_loss and not any(a is not None and a.size > 1 for a in returned)
 
 
 def _labels_of(judging: Judging, event: Event) -> Event | None:
@@ -186,10 +232,6 @@ def _labels_of(judging: Judging, event: Event) -> Event | None:
         return None
     known = (each for each in judging.verdicts.of_node(node) if each.code == "label-inputs")
     return next((each.event for each in known), None)
-
-
-def _returns_more_than_a_loss(node: Node | None) -> bool:
-    return node is not None and any(out.a is not None and out.a.size > 1 for out in node.outputs)
 
 
 def _is_of_other_samples(judging: Judging, event: Event) -> bool:
@@ -206,6 +248,8 @@ def _is_other_batch(judging: Judging, event: Event) -> bool:
         return False
     if event.a.size == event.b.size and not event.a.is_known:
         return False
+    if judging.step.is_in_parts(node):
+        return False
     outputs = [out for out in node.outputs if out.is_paired]
     errors = [(judging.step.error(out), out.u) for out in outputs]
     return bool(outputs) and all(error is None or error.size > OTHER * u for error, u in errors)
@@ -217,7 +261,7 @@ def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
     assert event.a is not None and event.b is not None and node is not None
     if event.role is not Role.OUTPUT or step.is_other_code(node.a.module) or event.a.size == event.b.size:
         return False
-    if _is_given_other_sizes(node):
+    if any(each.is_of_other_size for each in node.inputs) or step.is_part(event):
         return False
     short, long = sorted((event.a.form, event.b.form), key=len)
     if long[len(long) - len(short) :] == short:  # one is broadcast
@@ -251,13 +295,9 @@ def _rows_moved(judging: Judging) -> dict[Node | None, tuple[int, int]]:
         tensors = [(each.a, each.b) for inner in scope.inner for each in inner.inputs if each.is_paired]
         rows = [(a.shape, b.shape) for a, b in tensors if a is not None and b is not None and a.shape and b.shape]
         moved = sum(abs(a[0] - b[0]) for a, b in rows if a[1:] == b[1:])
-        if moved and not _is_given_other_sizes(scope):
+        if moved and not any(each.is_of_other_size for each in scope.inputs):
             found[scope] = moved, max([1, *given])
     return found
-
-
-def _is_given_other_sizes(node: Node) -> bool:
-    return any(each.a is not None and each.b is not None and each.a.size != each.b.size for each in node.inputs)
 
 
 def _routed(judging: Judging, event: Event) -> float:
@@ -290,8 +330,3 @@ def _error_of_alike(judging: Judging, event: Event) -> Error | None:
             is_alike = (np.sort(here, -1) == np.sort(there, -1)).all(-1)
             return error_of(x[is_alike], y[is_alike]) if is_alike.any() else None
     return None
-
-
-def _differing_buffer(judging: Judging, paths: tuple[str, ...]) -> Event | None:
-    buffers = judging.verdicts.differing_buffers.items()
-    return next((event for module, event in buffers if judging.step.path(module) in paths), None)

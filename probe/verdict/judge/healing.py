@@ -65,9 +65,11 @@ class Healing:
             is_end = event.role is Role.OUTPUT and event.node.parent is None
             return is_end and error > BEFORE_LOSS and self.loss_agrees()
         known = [use for use in uses if self.step.error(use) is not None]
-        if not known or (error < BEFORE_LOSS and all(self._is_bound(use) for use in known)):
+        if not known or (error < BEFORE_LOSS and all((its := self.step.error(use)) and its.is_bound for use in known)):
             return False
-        return all(self._is_taken_back(event, error, use) for use in known)
+        first, *rest = sorted(known, key=lambda use: use.at)  # what is behind the first may have a fault of its own
+        gone = (self._error(use) <= FADES * error or self._is_taken_back(event, error, use) for use in rest)
+        return self._is_taken_back(event, error, first) and all(gone)
 
     def _is_taken_back(self, event: Event, error: float, use: Event) -> bool:
         limit = FORWARD.limit(max(self.u, use.u), self.sources)
@@ -89,7 +91,3 @@ class Healing:
     def _error(self, event: Event) -> float:
         found = self.step.error(event)
         return 0.0 if found is None else min(found.size, 1e3)
-
-    def _is_bound(self, event: Event) -> bool:
-        found = self.step.error(event)
-        return found is not None and found.is_bound

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.records import OptimizerGroup, Phase, Role
@@ -22,6 +22,8 @@ _CLASSES = frozenset(
     "sgd adam adamw adamax nadam radam adagrad adadelta rmsprop rprop asgd lbfgs adafactor muon lamb lion".split()
 )
 """optimizers that are known by name: two of them are not one under another name, as FusedAdam is AdamW"""
+_BY_ELEMENT = frozenset("sgd momentum adam adamw adamax nadam radam adagrad adadelta rmsprop".split())
+"""optimizers whose update of an element is a smooth function of its gradient, states and value: so is its rounding"""
 CLASS = "class"
 """stands for the name of a setting: the optimizers have other classes"""
 
@@ -41,12 +43,14 @@ class Setting:
 def differing_settings(step: Step) -> dict[Place, Setting]:
     """Return, by parameter of A, the settings that differ."""
     mine, theirs = _groups(step.a), _groups(step.b)
-    found = {}
-    for place, group in mine.items():
-        there = step.parameters.partner(place, theirs)
-        other = theirs.get(there) if there is not None else None
-        if other is None:
-            continue
+    found: dict[Place, Setting] = {}
+    pairs = [(place, group, theirs[there]) for place, group, there in _partners(step)]
+    for (side, place), (parts, whole) in step.parameters.joined.items():
+        for part in parts:
+            a, b = (part, whole) if side == "A" else (whole, part)
+            if a in mine and b in theirs:
+                pairs.append((place if side == "A" else whole, mine[a], theirs[b]))
+    for place, group, other in pairs:
         names = group.class_name.casefold(), other.class_name.casefold()
         differing = [(name, x, y) for name, x, y in _pairs(group, other) if name in _NUMERIC]
         if names[0] != names[1] and _CLASSES.issuperset(names):
@@ -57,15 +61,33 @@ def differing_settings(step: Step) -> dict[Place, Setting]:
     return found
 
 
+def _partners(step: Step) -> Iterator[tuple[Place, OptimizerGroup, Place]]:
+    """Yield the parameters that both optimizers were given, with A's group and where B has them."""
+    theirs = _groups(step.b)
+    for place, group in _groups(step.a).items():
+        there = step.parameters.partner(place, theirs)
+        if there is not None:
+            yield place, group, there
+
+
+def _of_one_class(step: Step) -> dict[Place, tuple[OptimizerGroup, OptimizerGroup]]:
+    """Return the groups of parameters that optimizers of one class of one framework train."""
+    theirs = _groups(step.b)
+    found = {place: (group, theirs[there]) for place, group, there in _partners(step)}
+    is_one = not step.is_across_frameworks
+    return {place: (a, b) for place, (a, b) in found.items() if is_one and a.class_name == b.class_name}
+
+
+def trained_alike(step: Step) -> set[Place]:
+    """Return the parameters of A whose optimizers do the same, element by element."""
+    differing, known = differing_settings(step), _of_one_class(step)
+    names = {place: group.class_name.rpartition(".")[2].casefold() for place, (group, _) in known.items()}
+    return {place for place, name in names.items() if name in _BY_ELEMENT and place not in differing}
+
+
 def unknown_settings(step: Step) -> tuple[tuple[str, str, str], ...]:
     """Return what differs between optimizers of one class, of settings of which it is not known what they do."""
-    mine, theirs = _groups(step.a), _groups(step.b)
-    pairs = {}
-    for place, group in mine.items() if not step.is_across_frameworks else ():
-        there = step.parameters.partner(place, theirs)
-        other = theirs.get(there) if there is not None else None
-        if other is not None and other.class_name == group.class_name:
-            pairs[id(group), id(other)] = group, other
+    pairs = {(id(a), id(b)): (a, b) for a, b in _of_one_class(step).values()}
     found = {
         (name, str(x), str(y)): None
         for group, other in pairs.values()

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from probe.notes import Note
 from probe.records import Phase
 from probe.verdict.distance.error import Error
 from probe.verdict.noise.rung import Check
+from probe.verdict.side import Place
 from probe.verdict.steps.events import Event, Node
 
 
@@ -70,6 +72,8 @@ class Sources:
     off: float = 0.0
     is_wrong: bool = False
     excess: float = 0.0
+    hidden: float = 0.0
+    """largest error as a share of what is left beside elements that are most of a tensor"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ class Finding:
     """numbers show it, not settings alone"""
     check: Check | None = None
     """what was held against the limit"""
+    is_behind: bool = False
+    """what it is made of is wrong already, and explains less"""
 
 
 @dataclass
@@ -110,11 +116,19 @@ class Verdicts:
     findings: list[Finding] = field(default_factory=list)
     weights: dict[int, tuple[float, float, float]] = field(default_factory=dict)
     """by module of A: error, roundoff and excess of its own parameters"""
+    written: dict[Place | None, list[tuple[int, Event, Error, float | None]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """by place: when A found a weight written to, and what calls found"""
     differing_buffers: dict[int, Event] = field(default_factory=dict)
     """by module of A: a buffer that differs as the step begins"""
     routed: dict[Node, float] = field(default_factory=dict)
     """by call: share of the tokens whose routing rounding may have changed"""
+    unused_factor: float = 1.0
+    """by which all gradients differ, and those that the optimizer used do not"""
     notes: list[str] = field(default_factory=list)
+    told: list[Note] = field(default_factory=list)
+    doubts: list[Note] = field(default_factory=list)
     _by_node: dict[Node, list[Verdict]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, verdict: Verdict) -> None:
@@ -123,6 +137,10 @@ class Verdicts:
         self.counts[verdict.state] += 1
         if verdict.event.node is not None:
             self._by_node[verdict.event.node].append(verdict)
+
+    def tell(self, said: Note) -> None:
+        """Say something beside the verdict, once."""
+        self.told += [said] if said not in self.told else []
 
     def of_node(self, node: Node) -> list[Verdict]:
         """Return the verdicts of the tensors of a call."""
@@ -148,6 +166,11 @@ class Verdicts:
         """Return the state of an event."""
         found = self.by_event.get(event) if event is not None else None
         return None if found is None else found.state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be told of what comes behind: something is missing, or backward is wrong."""
+        return any(each.phase > Phase.FORWARD or each.code == "unpaired-call" for each in self.findings)
 
     def agrees(self, event: Event) -> bool:
         """Return True if an event is explained."""

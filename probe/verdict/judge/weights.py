@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+
+import numpy as np
 
 from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
-from probe.verdict.judge.judging import MOST, Judging, Weights, bounded
+from probe.verdict.judge.judging import MOST, Judging, Weights, Wrong, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
+from probe.verdict.judge.written import take_written
+from probe.verdict.noise.limits import widened
 from probe.verdict.noise.model import BACKWARD, GRADIENT, WEIGHTS, WORST
+from probe.verdict.noise.rung import Check
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
@@ -20,156 +26,186 @@ _AGREE = 0.03
 """error up to which the outputs of its module show that it is one"""
 
 
-def weights_of(step: Step) -> Weights:
-    """Return the weights that a step was recorded to begin with."""
-    return _known(step, Role.PARAM)
-
-
 def judge_weights(judging: Judging) -> None:
     """Judge the weights of the first step; take those that an earlier step left as sources."""
     step, verdicts = judging.step, judging.verdicts
     drift = BACKWARD.k if step.a.step else 1.0  # of steps that were not recorded
-    for event, error, excess in judging.before:
+    seen = [bounded(error.size) for _, error, _ in judging.before.weights if not (error.is_bound or judging.is_first)]
+    wrong = []
+    for event, error, excess in judging.before.weights:
         assert event.place is not None and event.a is not None
         module = event.place[0]
-        limit = 0.0 if event.a.kind == "integer" else drift * WEIGHTS.limit(event.u, 0)
-        check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if judging.is_first else None
-        is_wrong = check is not None and check.is_wrong and not check.is_consequence
-        if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
+        own = 0.0 if event.a.kind == "integer" else WEIGHTS.floor(event.u)
+        limit = widened(own, steps_before=drift * own)
+        check = Check(error.size, limit, False)
+        check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if judging.is_first else check
+        may_be = module not in step.pair_of or step.is_across_frameworks or step.is_other_code(module)
+        may_be &= check.is_wrong and not check.is_consequence and error.size > _WRITTEN_OTHERWISE
+        if may_be and _module_agrees(judging, module, error.size):
             verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
             continue
-        state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
-        state = State.OPEN if check is not None and check.code else state
-        shown = check.limit if check is not None else limit
-        code = check.code if check is not None else ""
-        verdicts.add(Verdict(event, state, bounded(error.size), event.u, shown, code=code, check=check, excess=excess))
-        known, u, more = verdicts.weights.get(module, (0.0, 0.0, 0.0))
-        own = bounded(error.size)
-        verdicts.weights[module] = max(known, own), max(u, event.u), max(more, own if excess is None else excess)
-        if is_wrong:
+        if judging.judged(event, error, check, excess):
             line = mapping_line(judging, event, error)
-            code, facts = ("mapping", (line,)) if line else ("weight", ())
-            paths = (step.path(module),)
-            judging.finds(Phase.INIT, paths, event, shown, code, error=error, facts=facts, check=check)
+            if line:
+                judging.blames(Phase.INIT, event, "mapping", check, error=error, facts=(line,))
+            else:
+                wrong.append(Wrong(check.share, event, error, check.limit, "weight", check))
+        _take(judging, event, max([bounded(error.size), *(seen if error.is_bound else ())]), excess)  # of a bound
+    for event, error, excess in judging.before.found.values():
+        _take(judging, event, bounded(error.size), excess)
+    for event in step.parameters.events(Phase.UPDATE, Role.DELTA) if not judging.is_first else ():
+        if _is_unknown(step, event):
+            assert event.place is not None
+            verdicts.weights[event.place[0]] = 1.0, event.u, 1.0
     for owners in step.parameters.owners():  # of one parameter
         known = [verdicts.weights[owner] for owner in owners if owner in verdicts.weights]
-        for owner in owners if known else ():
+        if known:
             error, u, more = map(max, zip(*known, strict=True))
-            verdicts.weights[owner] = error, u, more
+            verdicts.weights.update(dict.fromkeys(owners, (error, u, more)))
+    take_written(judging)
     if judging.is_first:
-        _join_findings(judging)
+        judged = sum(verdicts.state(event) is not State.OPEN for event, *_ in judging.before.weights)
+        if len(wrong) > max(1, MOST * judged) and len({each.event.place[0] for each in wrong if each.event.place}) > 1:
+            judging.finds_worst(Phase.INIT, wrong, judged, True, "all-weights")
+        else:
+            for each in wrong:
+                judging.blames(Phase.INIT, each.event, "weight", each.check, error=each.error)
         _judge_forms(judging)
-    for event, error, _ in _known(step, Role.BUFFER) if judging.is_first else ():
-        assert event.place is not None
-        if error.size > WEIGHTS.limit(event.u, 0):
-            verdicts.differing_buffers[event.place[0]] = event
+        for event, error, _ in known_of(step, Role.BUFFER):
+            if event.place is not None and error.size > WEIGHTS.limit(event.u, 0):
+                verdicts.differing_buffers[event.place[0]] = event
 
 
 def judge_buffers(judging: Judging) -> None:
     """Judge what the calls left in their buffers, such as running statistics."""
     step, verdicts = judging.step, judging.verdicts
-    given: dict[int, tuple[float, float, float, bool]] = defaultdict(lambda: (0.0, 0.0, 0.0, False))
+    given: dict[int, tuple[float, float, float, bool, float]] = defaultdict(lambda: (0.0, 0.0, 0.0, False, 0.0))
     for event, verdict in verdicts.by_event.items():
         if event.node is not None and event.role is Role.INPUT:
-            e, u, excess, wrong = given[event.node.a.module]
-            wrong |= verdict.is_behind or verdict.state is State.INTRODUCED
+            e, u, excess, wrong, rms = given[event.node.a.module]
+            wrong |= verdict.is_behind or verdict.state in (State.INTRODUCED, State.OPEN)
+            rms = max(rms, event.a.rms) if event.a is not None and event.a.kind == "float" else rms
             excess = max(excess, verdict.beyond)
-            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), excess, wrong
+            given[event.node.a.module] = max(e, verdict.error), max(u, verdict.u), excess, wrong, rms
+    begun = {event.place: event for event in step.parameters.events(Phase.INIT, Role.BUFFER)}
     for event in step.parameters.events(Phase.UPDATE, Role.BUFFER):
         error, place = step.error(event), event.place
         assert place is not None
         first = verdicts.differing_buffers.get(place[0])
         if error is None or first is not None or place[0] not in given:
-            limit = WEIGHTS.limit(max(event.u, judging.lowest_precision()), 0)
-            is_left = error is not None and error.size > limit
-            if first is not None and is_left and not (verdicts.findings or step.is_other_code(place[0])):
-                _find_buffer(judging, first)
+            if first is not None and error is not None:
+                _judge_begun(judging, first, event, error)
             continue
-        sources, u, excess, is_behind = given[place[0]]
-        kept, beyond = judging.kept.get(place, (0.0, 0.0))
-        limit = max(GRADIENT.limit(max(u, event.u), sources), WORST * kept)
+        sources, u, excess, is_behind, rms = given[place[0]]
+        kept, beyond, was = judging.before.kept.get(place, (0.0, 0.0, begun.get(place)))
+        limit = widened(GRADIENT.limit(max(u, event.u), sources), as_begun=WORST * kept)
+        assert event.a is not None
+        larger = rms * math.sqrt(event.a.size) / max(error.norm_a, error.norm_b, 1e-300)
+        limit = widened(limit, larger_given=limit * larger)
         check = judging.check(event, error, limit, GRADIENT, max(u, event.u), max(excess, beyond))
-        is_wrong = check.is_wrong and not (step.is_across_frameworks or is_behind or check.is_consequence)
-        state = State.INTRODUCED if is_wrong else State.OPEN if check.code else State.AGREES
-        verdicts.add(Verdict(event, state, bounded(error.size), u, check.limit, code=check.code, check=check))
+        is_counter = event.a.kind == "integer"  # counts calls, or what they saw: outputs show what it is used for
+        is_wrong = check.is_wrong and not (is_counter or is_behind or check.is_consequence)
+        is_wrong = is_wrong and not (step.is_across_frameworks and _is_divided_otherwise(judging, event, was, limit))
+        is_open = bool(check.code) or (is_counter and error.size > 0)
+        state = State.INTRODUCED if is_wrong else State.OPEN if is_open else State.AGREES
+        own = bounded(error.size)
+        verdicts.add(Verdict(event, state, own, u, check.limit, code=check.code, sources=sources, check=check))
         if is_wrong:
-            paths = (step.path(place[0]),)
-            judging.finds(Phase.UPDATE, paths, event, check.limit, "buffer", error=error, check=check)
+            judging.blames(Phase.FORWARD, event, "buffer", check, error=error)
+    for event in verdicts.differing_buffers.values():  # nothing may show one that no call writes to
+        is_found = any(finding.event is event for finding in verdicts.findings)
+        verdicts.add(Verdict(event, State.INTRODUCED if is_found else State.OPEN, 0.0, event.u, code="other-buffer"))
 
 
-def _find_buffer(judging: Judging, event: Event) -> None:
-    """Find a buffer that differs as the step begins, unless the rung lets it pass."""
-    error, limit = judging.step.error(event), WEIGHTS.limit(max(event.u, judging.lowest_precision()), 0)
-    assert error is not None and event.place is not None
-    check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0)
+def _judge_begun(judging: Judging, first: Event, event: Event, left: Error) -> None:
+    """Find a buffer that differs as the step begins, and still does when calls have written to it."""
+    step, error = judging.step, judging.step.error(first)
+    assert error is not None and first.a is not None and event.a is not None and first.place is not None
+    is_same = first.slot_a != event.slot_a or first.a.hash == event.a.hash
+    limit = WEIGHTS.limit(max(event.u, judging.lowest_precision()), 0)
+    if is_same or left.size <= limit or judging.verdicts.findings or step.is_other_code(first.place[0]):
+        return
+    of_steps = max((1 / n for n in _counts(judging, first)), default=0.0)  # divided otherwise in steps not recorded
+    if step.is_across_frameworks and step.a.step and "var" in first.slot_a and error.size <= of_steps:
+        return
+    check = judging.check(first, error, limit, WEIGHTS, first.u, 0.0)
     if check.is_wrong and not check.is_consequence:
-        paths = (judging.step.path(event.place[0]),)
-        judging.finds(Phase.INIT, paths, event, check.limit, "buffer", error=error, check=check)
+        judging.blames(Phase.INIT, first, "buffer", check, error=error)
 
 
-def _join_findings(judging: Judging) -> None:
-    """Make findings on most of the weights one: the runs do not start alike."""
-    judged = sum(judging.verdicts.state(event) is not State.OPEN for event, *_ in judging.before)
-    found = [each for each in judging.verdicts.findings if each.code == "weight"]
-    if len(found) > max(1, MOST * judged) and len({each.paths for each in found}) > 1:
-        judging.verdicts.findings[:] = [each for each in judging.verdicts.findings if each.code != "weight"]
-        first, facts = found[0], (len(found), judged)
-        event, error, check = first.event, first.error, first.check
-        judging.finds(Phase.INIT, ("",), event, first.limit, "all-weights", error=error, facts=facts, check=check)
+def _is_divided_otherwise(judging: Judging, event: Event, was: Event | None, limit: float) -> bool:
+    """Return True for running variances of which one side divides by n, the other by n − 1, as far as sketches tell.
+
+    With a factor f, and a share k that both keep of what they had: v′ − f·w′ = k·(v − f·w).
+    """
+    assert event.place is not None and event.a is not None
+    sketches = [getattr(each, "sketch", None) for e in (event, was) if e is not None for each in (e.a, e.b)]
+    if "var" not in event.place[1] or len(sketches) < 4 or any(each is None for each in sketches):
+        return "var" in event.place[1]
+    counts = _counts(judging, event)
+    v, w, v0, w0 = sketches
+    gaps = [(v - f * w, v0 - f * w0) for n in counts for f in (n / (n - 1), (n - 1) / n)]
+    shares = [min(1.0, max(0.0, x @ y / max(y @ y, 1e-300))) for x, y in gaps]
+    return any(np.linalg.norm(x - k * y) <= limit * event.a.norm for k, (x, y) in zip(shares, gaps, strict=True))
+
+
+def _counts(judging: Judging, event: Event) -> set[int]:
+    """Return of how many elements a call makes one of a buffer."""
+    assert event.place is not None and event.a is not None
+    given = [each.a for node in judging.step.nodes if node.a.module == event.place[0] for each in node.inputs]
+    return {each.size // event.a.size for each in given if each is not None} - {0, 1}
 
 
 def _judge_forms(judging: Judging) -> None:
     """Find weights of one class that have other sizes, or integers for floats; a padded vocabulary is neither."""
     step = judging.step
     events = [event for event in step.parameters.events(Phase.INIT, Role.PARAM) if event.is_paired]
-    vocabularies = {_sizes(event) for event in events if "mbedding" in _class(judging, event)}
     for event in events:
         a, b = event.a, event.b
         assert a is not None and b is not None and event.place is not None
         module = event.place[0]
         if step.error(event) is not None or module not in step.pair_of or step.is_other_code(module):
             continue
-        is_other_size = a.size != b.size and _sizes(event) not in vocabularies and not _is_part(judging, event)
+        is_padded = any(sizes in step.padding for sizes in zip(a.laid, b.laid, strict=False))
+        is_other_size = a.size != b.size and not is_padded and not step.is_part(event)
         is_other_kind = a.kind != b.kind and a.size == b.size
         if (is_other_kind or is_other_size) and judging.may_find(event):
-            code = "weight-kind" if is_other_kind else "weight-shape"
-            judging.finds(Phase.INIT, (step.path(module),), event, 0.0, code)
-
-
-def _sizes(event: Event) -> tuple[int, int]:
-    assert event.a is not None and event.b is not None
-    return max(event.a.shape, default=1), max(event.b.shape, default=1)
-
-
-def _class(judging: Judging, event: Event) -> str:
-    assert event.place is not None
-    return judging.step.a.reader.modules[event.place[0]].class_name
-
-
-def _is_part(judging: Judging, event: Event) -> bool:
-    """Return True if one rank of several recorded, and may hold a part of the weight."""
-    return any(half.reader.info.world_size > 1 for half in (judging.step.a, judging.step.b))
+            judging.blames(Phase.INIT, event, "weight-kind" if is_other_kind else "weight-shape")
 
 
 def mapping_line(judging: Judging, event: Event, error: Error) -> str:
     """Return the mapping's line for a weight, if another weight of B has A's values or the loss shows no difference."""
     step, matching = judging.step, judging.step.matching
     assert event.place is not None and event.a is not None
-    is_said = step.pair_of[event.place[0]].reason is Reason.MAPPED if event.place[0] in step.pair_of else False
-    others = step.b.params.get((Phase.INIT, Role.PARAM), {})
+    pair, others = step.pair_of.get(event.place[0]), step.b.params.get((Phase.INIT, Role.PARAM), {})
     is_elsewhere = event.a.hash is not None and any(each.hash == event.a.hash for each in others.values())
     is_unseen = error.size > _WRITTEN_OTHERWISE and loss_error(step) is not None and loss_agrees(judging)
-    if not is_said or not (is_elsewhere or is_unseen):
-        return ""
-    return matching.lines.get(event.place[0], "the mapping")
+    is_meant = pair is not None and pair.reason is Reason.MAPPED and (is_elsewhere or is_unseen)
+    return matching.lines.get(event.place[0], "the mapping") if is_meant else ""
 
 
-def _known(step: Step, role: Role) -> Weights:
-    events = ((event, step.error(event)) for event in step.parameters.events(Phase.INIT, role))
-    return [(event, error, None) for event, error in events if error is not None]
+def _take(judging: Judging, event: Event, own: float, excess: float | None) -> None:
+    """Take a weight as a source of what its module makes."""
+    assert event.place is not None
+    known, u, more = (weights := judging.verdicts.weights).get(event.place[0], (0.0, 0.0, 0.0))
+    weights[event.place[0]] = max(known, own), max(u, event.u), max(more, own if excess is None else excess)
+
+
+def _is_unknown(step: Step, event: Event) -> bool:
+    """Return True for a weight that the steps before changed, and no counterpart is compared with."""
+    half, pairs = (step.a, step.pair_of) if event.a is None else (step.b, step.a_of)  # the other side's may be it
+    is_loose = any(place[0] not in pairs for place in half.params.get((Phase.UPDATE, Role.DELTA), {}))
+    return step.error(event) is None and (event.is_paired or is_loose)
+
+
+def known_of(step: Step, role: Role, phase: Phase = Phase.INIT) -> Weights:
+    """Return the weights or buffers that a step was recorded to begin with, or had in another phase."""
+    events = step.parameters.events(phase, role)
+    return [(event, error, None) for event in events if (error := step.error(event)) is not None]
 
 
 def _module_agrees(judging: Judging, module: int, error: float) -> bool:
     outputs = [out for node in judging.step.nodes if node.a.module == module for out in node.outputs]
-    errors = [found.size for found in map(judging.step.error, outputs) if found is not None]
-    return bool(errors) and max(errors) < min(_AGREE, 0.1 * error)
+    errors = [found for found in map(judging.step.error, outputs) if found is not None]
+    is_shown = any(not found.is_bound for found in errors)
+    return is_shown and max(found.size for found in errors) < min(_AGREE, 0.1 * error)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from probe.commands.defaults import ALLCLOSE
-from probe.comparison.noise.tolerated import bound_of, lets_zeros_pass
-from probe.comparison.notes import Note, note
-from probe.comparison.result import SlotResult
+from probe.answer.metrics import bound_of, lets_zeros_pass
+from probe.answer.result import SlotResult
+from probe.defaults import ALLCLOSE
 from probe.mapping.judging import JudgingRule, Tolerance
+from probe.notes import Note, note
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.noise.model import Row

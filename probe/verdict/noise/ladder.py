@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import ConfigError
-from probe.mapping.judging import JudgingRule, Tolerance, tolerance
+from probe.mapping.judging import JudgingRule, tolerance
 from probe.store.reading.reader import Reader
 from probe.verdict.noise.rung import Noise
 
@@ -40,16 +40,29 @@ def ladder(
     StoreError, FormatError
         a recording cannot be read
     """
-    chosen = _chosen(*fixed)
+    try:
+        chosen = tolerance(*fixed) if any(each is not None for each in fixed) else None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     paths = [noise] if isinstance(noise, str | os.PathLike) or not isinstance(noise, Iterable) else list(noise)
     if paths and reference is not None:
         raise ConfigError("noise= and reference= judge in two ways: expected one of them, compare twice to see both")
     given = [*((path, "noise") for path in paths), *([] if reference is None else [(reference, "reference")])]
+    if chosen is not None and given:
+        told = "noise= and reference= would have nothing to judge"
+        raise ConfigError(f"atol, rtol and metric judge every tensor: {told}")
     with ExitStack() as opened:
-        if chosen is not None and given:
-            told = "noise= and reference= would have nothing to judge"
-            raise ConfigError(f"atol, rtol and metric judge every tensor: {told}")
-        yield _fixed(chosen, rules, of_mapping, _measured(given, a, b, opened) if given else Noise())
+        below, found = _measured(given, a, b, opened) if given else Noise(), list(of_mapping)
+        if rules is not None:
+            from probe.mapping.judging_files import load_rules
+
+            found = [*load_rules(rules), *found]
+        if chosen is not None or found:
+            from probe.verdict.noise.fixed import Fixed, title_of
+
+            for_all = [JudgingRule(chosen, name="for all tensors")] if chosen is not None else []
+            below = Fixed([*found, *for_all], below, title_of(found, chosen))
+        yield below
 
 
 def _measured(given: Sequence[tuple[str | os.PathLike[str], str]], a: Reader, b: Reader, opened: ExitStack) -> Noise:
@@ -60,37 +73,6 @@ def _measured(given: Sequence[tuple[str | os.PathLike[str], str]], a: Reader, b:
     for path, option in given:
         runs.append(OtherRun(path, option, a, b))
         opened.callback(runs[-1].reader.close)
-    ids = [run.reader.info.run_id for run in runs]
-    if len(set(ids)) < len(ids):
+    if len({run.reader.info.run_id for run in runs}) < len(runs):
         raise ConfigError("noise= names the same run twice: expected runs that differ")
     return Measured(runs)
-
-
-def _fixed(
-    chosen: Tolerance | None,
-    rules: str | Path | Sequence[Mapping[str, Any]] | None,
-    of_mapping: Sequence[JudgingRule],
-    below: Noise,
-) -> Noise:
-    """Put fixed tolerances above a rung: single modules' first, then those for all."""
-    found = list(of_mapping)
-    if rules is not None:
-        from probe.mapping.judging_files import load_rules
-
-        found = [*load_rules(rules), *found]
-    if chosen is None and not found:
-        return below
-    from probe.verdict.noise.fixed import Fixed, title_of
-
-    title = title_of(found, chosen)
-    return Fixed([*found, *([JudgingRule(chosen, name="for all tensors")] if chosen is not None else [])], below, title)
-
-
-def _chosen(atol: float | None, rtol: float | None, metric: str | None) -> Tolerance | None:
-    """Return the tolerance for all tensors."""
-    if (atol, rtol, metric) == (None, None, None):
-        return None
-    try:
-        return tolerance(atol, rtol, metric)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

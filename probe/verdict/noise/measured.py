@@ -16,13 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from probe.comparison.notes import Note, note
-from probe.comparison.result import SlotResult
+from probe.answer.result import SlotResult
+from probe.notes import Note, note
 from probe.numbers.sketch import WIDTH
 from probe.records import Phase, Role, Task
 from probe.verdict.distance.error import Error, View
 from probe.verdict.distance.measure import measure
-from probe.verdict.noise.model import ALONG_BACKWARD, FEW, MANY, SIXTEEN_BITS, Row
+from probe.verdict.noise.limits import widened
+from probe.verdict.noise.model import ALONG_BACKWARD, FEW, MANY, NORMS, SIXTEEN_BITS, Row
 from probe.verdict.noise.other_runs import REFERENCE, OtherRun, RunStep, error_of
 from probe.verdict.noise.rung import Check, Noise, StepNoise
 from probe.verdict.noise.terms import peaks_of
@@ -147,7 +148,8 @@ class Measured(Noise):
         readers = (step.a.reader, step.b.reader, *(run.reader for run in self.runs))
         self.account.has_values = all(reader.info.config.get("task") == Task.TENSOR.value for reader in readers)
         found = _MeasuredStep(step, runs, _RUNGS[self.option], self.account)
-        outputs = sorted(floor.error for event, floor in found.floors() if event.role is Role.OUTPUT)
+        made = [out for node in step.nodes for out in node.outputs if out.is_paired]
+        outputs = sorted(floor.error for out in made if (floor := found.floor(out)) is not None)
         self.account.widest = max([self.account.widest, *outputs[len(outputs) // 2 :][:1]])
         return found
 
@@ -164,9 +166,8 @@ class Measured(Noise):
             limit = sorted(account.limits)[total // 2]
             yield note("noise-limits-blunt", **named, sharper=account.sharper, total=total, limit=limit)
         if account.left:
-            yield note(
-                "noise-known-as-bound", option=self.option, count=account.left, lacks_values=not account.has_values
-            )
+            known = {"option": self.option, "count": account.left, "lacks_values": not account.has_values}
+            yield note("noise-known-as-bound", **known)
 
     def reasons(self, rows: Sequence[SlotResult]) -> Iterable[Note]:
         """Yield why, by this rung, nothing may be called aligned."""
@@ -181,18 +182,12 @@ class _MeasuredStep(StepNoise):
         self.step, self.runs, self.rung, self.account = step, runs, rung, account
         self._floors: dict[Event, Floor | None] = {}
         self._seen: dict[Event, Floor | None] = {}
+        self._passed: dict[Event, float] = {}
         self._times: dict[Phase, list[float]] = defaultdict(list)
         """how many times the floor the errors of each phase were so far, sorted"""
         self._room = 0.0 if _runs_same_code(step) else _NORMS.other_code
         self._is_one_sided = False
         """B's code was seen to round to one side: what is behind it is off in its norm, too"""
-
-    def floors(self) -> Iterable[tuple[Event, Floor]]:
-        """Yield what calls were given and returned, with their floors."""
-        events = (event for node in self.step.nodes for event in (*node.inputs, *node.outputs) if event.is_paired)
-        for event in events:
-            if (floor := self.floor(event)) is not None:
-                yield event, floor
 
     def floor(self, event: Event) -> Floor | None:
         """Return what is no fault at an event; None if nothing was measured."""
@@ -226,6 +221,7 @@ class _MeasuredStep(StepNoise):
         floor, seen = (self.floor(event), self.seen(event, error)) if is_plain else (None, None)
         if floor is None or seen is None:
             return built_in
+        self._passed[event] = built_in.passed
         found = self._held(event, error, built_in, row, u, excess, floor, seen)
         if floor.error > u / 10 and not built_in.is_consequence:
             insort(self._times[event.phase], seen.error / floor.error)
@@ -264,9 +260,9 @@ class _MeasuredStep(StepNoise):
         is_sum = event.phase is Phase.GRADIENT  # by what its kernel adds up in, which further runs need not show
         is_covered = floor.error > 0 and not excess and not is_sum and u > SIXTEEN_BITS
         rounding = row.floor(u) * (self.rung.rounding if is_covered else 1.0)
-        limit = max(factor * floor.error * relative, rounding, row.gain * excess)
+        limit = widened(rounding, sources_beyond=row.gain * excess, measured=factor * floor.error * relative)
         if math.isinf(factor):
-            limit = max(1.5 * floor.error * relative, built_in.limit)
+            limit = widened(built_in.limit, measured=1.5 * floor.error * relative)
         judged = seen.error * relative
         facts = self._facts(floor, seen) if judged > limit else ()
         found = Check(judged, limit, judged > limit, measure=self.rung.measure, facts=facts)
@@ -281,7 +277,7 @@ class _MeasuredStep(StepNoise):
         if limit is None or self._is_one_sided:
             return None
         self._is_one_sided = limit < seen.scale <= u * self._room
-        limit = max(limit, u * self._room)
+        limit = widened(u * self._room, measured=limit)
         return Check(seen.scale, limit, seen.scale > limit, measure="of the norm")
 
     def _norm_limit(self, event: Event, error: Error, floor: Floor, seen: Floor, u: float) -> float | None:
@@ -292,6 +288,7 @@ class _MeasuredStep(StepNoise):
         chance = max(seen.error, floor.error) * math.sqrt(3 / a.size)  # 3: the kurtosis of normally distributed values
         if seen.error <= self._factor(event, error) * floor.error:
             limit = _NORMS.times * self._louder(event.phase) * max(chance, floor.scale)
+            limit = max(limit, NORMS.gain * self._passed.get(event, 0.0))
         else:
             limit = _NORMS.least * seen.error
         later = _NORMS.least * seen.error if self.account.steps > 1 else 0.0  # updates have a direction

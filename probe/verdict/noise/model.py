@@ -6,7 +6,6 @@ with the length of sums.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 SIXTEEN_BITS = 1e-5
@@ -53,22 +52,3 @@ JUDGES_NOTHING = 0.9
 """from this limit on any tensor of that size would pass"""
 UPDATE_GAIN, UPDATE_FLIPS, UPDATE_NORM, UPDATE_BLIND = 4.0, 3.0, 0.02, 0.7
 """of updates: gain, elements that may flip, difference of norms, the limit from which on nothing is judged"""
-
-
-def update_limit(gradient: float, u: float, weight: float, update: float, count: int) -> tuple[float, float]:
-    """Return the noise of an update δ, and the limit of its error.
-
-    Adam divides by the size of the gradient, which leaves √e; the stored weight rounds δ; elements whose gradient is
-    rounding flip their sign.
-
-    Parameters
-    ----------
-    gradient
-        error of the gradient
-    u, weight, update
-        roundoff and norm of the weight, norm of δ
-    count
-        number of elements
-    """
-    noise = math.sqrt(max(gradient, 4 * 2**-24)) + u * weight / update
-    return noise, UPDATE_GAIN * noise + 2 * math.sqrt(UPDATE_FLIPS / count)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.notes import Note
-from probe.comparison.result import SlotResult
+from probe.answer.result import SlotResult
+from probe.notes import Note
 from probe.verdict.distance.error import Error
-from probe.verdict.noise.model import Row
+from probe.verdict.noise.model import WORST, Row
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 
@@ -40,11 +40,18 @@ class Check:
     """it is wrong because of something else"""
     code: str = ""
     """why it is not judged"""
+    passed: float = 0.0
+    """by how much the norms of the sources differ"""
 
     @property
     def share(self) -> float:
         """The error as a multiple of the limit."""
         return self.error / self.limit if self.limit else math.inf if self.error else 0.0
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is wrong by itself, though what it is made of is wrong too."""
+        return self.share > WORST and not (self.is_fixed or self.measure) and math.isfinite(self.error)
 
 
 class StepNoise:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from probe.commands.defaults import ALLCLOSE
-from probe.comparison.noise.tolerated import UNKNOWN, Measure, Relation, bound_of
+from probe.answer.metrics import UNKNOWN, Measure, Relation, bound_of
+from probe.defaults import ALLCLOSE
 from probe.mapping.judging import Tolerance
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.values import laid
@@ -33,24 +33,14 @@ def measured(wanted: Tolerance, step: Step, event: Event, error: Error) -> Measu
         return Measure((error.apart**2 - (error.norm_a - error.norm_b) ** 2) / product if product else 1.0, about)
     if not is_exact:
         return _from_statistics(wanted, event.a, error)
-    if wanted.metric == "max_abs" or (wanted.metric == ALLCLOSE and not wanted.rtol):
-        return Measure(error.max_abs if wanted.metric == "max_abs" else _share(error.max_abs, wanted.atol))
+    if wanted.metric != ALLCLOSE:
+        return Measure(float(getattr(error, wanted.metric)))
+    if not wanted.rtol:
+        return Measure(_share(error.max_abs, wanted.atol))
     x, y = laid(event.a, event.b, step.may_permute(event))
     with np.errstate(all="ignore"):
-        apart = np.abs(y - x)
-        if wanted.metric == "mean_abs":
-            return Measure(float(np.nanmean(apart)))
-        scale = np.maximum(abs(x), abs(y)) if wanted.metric == "max_rel" else wanted.atol + wanted.rtol * abs(x)
-        return Measure(float(np.nan_to_num(apart / scale, nan=0.0, posinf=math.inf).max(initial=0.0)))
-
-
-def largest_place(step: Step, event: Event) -> tuple[int, ...] | None:
-    """Return where, in A, two tensors differ most; None without values."""
-    assert event.a is not None and event.b is not None
-    if not (event.a.has_values and event.b.has_values and event.a.shape):
-        return None
-    x, y = laid(event.a, event.b, step.may_permute(event))
-    return tuple(int(at) for at in np.unravel_index(int(np.nan_to_num(abs(y - x)).argmax()), event.a.shape))
+        share = np.abs(y - x) / (wanted.atol + wanted.rtol * abs(x))
+    return Measure(float(np.nan_to_num(share, nan=0.0, posinf=math.inf).max(initial=0.0)))
 
 
 def _from_statistics(wanted: Tolerance, a: Tensor, error: Error) -> Measure:

@@ -12,10 +12,8 @@ import numpy as np
 from probe.numbers.fused import Fusion, reordered
 from probe.records import Role
 from probe.verdict.distance.estimates import SAME
-from probe.verdict.side import Call, Side
+from probe.verdict.side import GRADIENTS, Call, Side
 from probe.verdict.tensors import Shape, Tensor, added, joined
-
-GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,9 @@ def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role, or
         if first.form == whole.form:
             is_one = all(part.hash == first.hash for part in parts)
             return first if is_one else added(parts) if role in GRADIENTS else first
-        axis = batch_axis([part.laid for part in parts], whole.laid)
+        lead = len(first.laid) - len(whole.laid)  # one side may have an axis of size 1 before that of the batch
+        laid = (1, *whole.laid) if lead == 1 else whole.laid[1:] if lead == -1 and whole.laid[0] == 1 else whole.laid
+        axis = batch_axis([part.laid for part in parts], laid)
         if axis is not None:
             shape = list(first.laid)
             shape[axis] = sum(part.laid[axis] for part in parts)

@@ -10,7 +10,7 @@ from probe.verdict.side import Call, Place
 from probe.verdict.tensors import Tensor
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Event:
     """One tensor as both sides saw it, or one side alone."""
 
@@ -33,12 +33,22 @@ class Event:
         return max((each.u for each in (self.a, self.b) if each is not None), default=0.0)
 
     @property
+    def both(self) -> tuple[Tensor | None, Tensor | None]:
+        """The tensors of A and of B."""
+        return self.a, self.b
+
+    @property
+    def is_of_other_size(self) -> bool:
+        """Whether both sides have it, in other sizes."""
+        return self.a is not None and self.b is not None and self.a.size != self.b.size
+
+    @property
     def is_paired(self) -> bool:
         """Whether both sides have it."""
         return self.a is not None and self.b is not None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Node:
     """A call that both sides made.
 
@@ -58,6 +68,8 @@ class Node:
     calls: tuple[tuple[Call, ...], tuple[Call, ...]]
     inputs: list[Event] = field(default_factory=list)
     outputs: list[Event] = field(default_factory=list)
+    values: list[Event] = field(default_factory=list)
+    """what its code logged, made of its inputs and of what calls inside it returned by then"""
     inner: list[Node] = field(default_factory=list)
 
     def callers(self) -> Iterator[Node]:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from probe.records import Role
-from probe.verdict.side import Call
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Hash, Tensor
@@ -41,31 +40,41 @@ class Graph:
         found = [
             (event.at, number, event)
             for number, node in enumerate(self.step.nodes)
-            for event in (*node.inputs, *node.outputs)
+            for event in (*node.inputs, *node.values, *node.outputs)
         ]
         return [event for _, _, event in sorted(found, key=lambda each: each[:2])]
 
     def producer(self, event: Event) -> Event | None:
         """Return the latest output of another call that is this tensor."""
         if event not in self._producers:
-            key = _key(event.a)
+            is_sum = event.role is Role.INPUT and event.a is not None and event.a.parts and event.a.fusion is None
+            key = None if is_sum else _key(event.a)
             before = [each for each in self._made.get(key, ()) if each.at < event.at and each.node is not event.node]
             self._producers[event] = max(before, key=lambda each: each.at, default=None) if key else None
         return self._producers[event]
 
     def segment(self, event: Event) -> Node | None:
         """Return the call whose own code made a tensor of the forward pass; None for the program around the model."""
-        assert event.node is not None
-        return event.node.parent if event.role is Role.INPUT else event.node
+        node = event.node
+        assert node is not None
+        if event.role is not Role.INPUT:
+            return node
+        around, scope = [self.step.of_b.get(call) for call in node.b.callers()], node.parent
+        while scope is not None and scope not in around:  # of both hands
+            scope = scope.parent
+        return scope
 
     def sources(self, event: Event) -> list[Event]:
-        """Return what a tensor was made of: the output that it is, or all that its segment had at hand."""
-        same = self.producer(event)
+        """Return what a tensor was made of: what its segment hands on, the output that it is, or all at hand."""
+        segment, same = self.segment(event), self.producer(event)
+        given = segment.inputs if segment is not None else []
+        if found := [x for x in given if self.is_same_tensor(x.a, event.a) and self.is_same_tensor(x.b, event.b)]:
+            return found
         if same is not None and self.step.error(same) is not None:
             return [same]
-        segment = self.segment(event)
         if segment is None:
-            return []
+            before = (node for node in self.step.nodes if node.parent is None and node.a.end < event.at)
+            return [out for node in before for out in node.outputs] if self.is_handed_on(event) else []
         found = [each for each in segment.inputs if each is not event]
         for inner in segment.inner:
             if inner is event.node or inner.a.begin >= event.at:
@@ -75,12 +84,19 @@ class Graph:
             found += [each for each in inner.inputs if self.producer(each) is None]
         return found
 
+    def is_handed_on(self, event: Event) -> bool:
+        """Return True if calls of the model made what another is given: it is no part of the batch."""
+        learns = any(each is not None and each.learns for each in (event.a, event.b))
+        return learns or self.producer(event) is not None or _key(event.b) in self._made_in_b
+
     def uses(self, event: Event) -> list[Event]:
         """Return what was made directly of a tensor of the forward pass."""
         node = event.node
         assert node is not None
         if event.role is Role.INPUT:
             return list(node.outputs)
+        if event.role is Role.VALUE:
+            return self._made_by_code(node, event.at) + node.outputs
         scope, key = node.parent, _key(event.a)
         later = [use for use in self._given.get(key, ()) if use.at > event.at] if key else []
         if scope is None:
@@ -122,7 +138,7 @@ class Graph:
         """
         node = gradient.node
         assert node is not None
-        is_beside = gradient.role is Role.GRAD_OUTPUT and node.outputs[0].slot_a != gradient.slot_a
+        is_beside = gradient.role is Role.GRAD_OUTPUT and [out.slot_a for out in node.outputs[:1]] != [gradient.slot_a]
         if not is_beside or _key(self.value(gradient)) in self._given:
             return 0
         return min((each.node.a.begin for each in self.makers(gradient) if each.node is not None), default=0)
@@ -173,11 +189,8 @@ class Graph:
     def is_made_in_b(self, event: Event, before: int) -> bool:
         """Return True if B saw a tensor before a moment in which it was given to a call."""
         key = _key(event.b)
-        return key is not None and any(
-            _key(each.b) == key and each.node is not None and each.node.b.begin < before
-            for node in self.step.nodes
-            for each in (*node.inputs, *node.outputs)
-        )
+        nodes = [node for node in self.step.nodes if key is not None and node.b.begin < before]
+        return any(_key(each.b) == key for node in nodes for each in (*node.inputs, *node.outputs))
 
 
 def home_of(nodes: Iterable[Node]) -> Node | None:
@@ -193,11 +206,6 @@ def home_of(nodes: Iterable[Node]) -> Node | None:
 def outermost(nodes: list[Node]) -> list[Node]:
     """Return those of some calls that lie in none of the others."""
     return [each for each in nodes if not any(around in nodes for around in each.callers())]
-
-
-def depth_of(call: Call) -> int:
-    """Return the number of calls around a call."""
-    return sum(1 for _ in call.callers())
 
 
 def _of_micro(events: Iterable[Event], gradient: Event) -> list[Event]:

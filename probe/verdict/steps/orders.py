@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from probe.comparison.fusion.one_to_many import completed
-from probe.comparison.notes import Note
 from probe.matching import Bundle, Matching
 from probe.matching.automatic.weights.lying import may_lie_otherwise
+from probe.matching.one_to_many import completed
+from probe.notes import Note
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.verdict.distance.estimates import look_permuted
 from probe.verdict.distance.measure import measure
+from probe.verdict.distance.values import FITS
 from probe.verdict.noise.model import FORWARD
 from probe.verdict.side import Side
 from probe.verdict.steps.events import Event
@@ -45,10 +47,7 @@ def with_orders(matching: Matching, a: Reader, b: Reader, steps: tuple[int, int]
     if packing.found:
         refuted = list(packing.found)
         if steps is not None:
-            sides = (
-                Side(each, step, views)
-                for each, step, views in zip((a, b), steps, (found.views_a, found.views_b), strict=True)
-            )
+            sides = Side(a, steps[0], found.views_a), Side(b, steps[1], found.views_b)
             refuted = _refuted(Step(*sides, found), packing.found)
         packing = packing.without(refuted)
         found = completed(packing.matching, a, b)
@@ -84,8 +83,8 @@ def _by_gradients(step: Step, bundles: Sequence[Bundle]) -> Iterator[bool]:
             continue
         if not error.is_bound:
             yield error.size < as_it_lies.size
-        elif as_it_lies.size < _OTHER:
-            yield False
+        elif as_it_lies.size < _OTHER or look_permuted(event.a, b):
+            yield as_it_lies.size > FITS and look_permuted(event.a, b)
 
 
 def _by_next(step: Step, bundles: Sequence[Bundle]) -> Iterator[bool]:

@@ -11,8 +11,6 @@ from probe.verdict.side import Place, Side
 from probe.verdict.steps.events import Event
 from probe.verdict.tensors import Tensor, joined
 
-Tied = Mapping[Place, list[Place]]
-
 
 class ParameterPairs:
     """Pairs the parameters of a step, and what belongs to them."""
@@ -23,7 +21,13 @@ class ParameterPairs:
         self.a_of = {pair.b: pair.a for pair in matching.pairs}
         self.fused: list[WeightBundle] = []
         """those of the bundles that were found on both sides"""
-        self.tied_a, self.tied_b = _tied_places(a), _tied_places(b)
+        self.joined: dict[tuple[str, Place], tuple[list[Place], Place]] = {}
+        """by side and place of what is joined there: where the parts are, and the whole on the other side"""
+        self.tied_a, self.tied_b = a.tied, b.tied
+        for bundle in (each for each in self.bundles if each.is_mixed):
+            half, other = (a, b) if bundle.side == "A" else (b, a)
+            _as_weights(half, [place for row in bundle.parts for place in row])
+            _as_weights(other, [bundle.whole])
 
     def events(self, phase: Phase, role: Role) -> Iterator[Event]:
         """Yield the events of a role in the order of A's parameters, those of one side alone too."""
@@ -32,9 +36,11 @@ class ParameterPairs:
             return
         for bundle in self.bundles:
             self._fuse(bundle, role, mine, theirs)
-        for number, (place, a) in enumerate(mine.items()):
+        for number, (place, a) in enumerate(sorted(mine.items(), key=lambda each: each[0][0])):
             other = self.partner(place, theirs)
             b = theirs.pop(other) if other is not None else None
+            names = self.tied_a.get(place, [place])
+            place = next((each for each in (place, *names) if each[0] in self.b_of), place)
             if place[0] in self.b_of or b is not None:
                 yield Event(phase, role, None, place, place[1], other[1] if other else "", a, b, number)
         for (module, name), b in theirs.items():
@@ -54,6 +60,13 @@ class ParameterPairs:
                     return other, f"{slot_b}{dot}{rest}"
         return None
 
+    def parts(self, event: Event) -> tuple[list[Place], list[Place]]:
+        """Return the parameters of each side that are one on the other side; none where both have one."""
+        assert event.place is not None
+        there = self.b_of.get(event.place[0], -1), event.slot_b
+        nothing: tuple[list[Place], Place] = [], there
+        return self.joined.get(("A", event.place), nothing)[0], self.joined.get(("B", there), nothing)[0]
+
     def both_have(self, event: Event) -> bool:
         """Return True if both models have the parameter of an event that one side alone recorded."""
         assert event.place is not None
@@ -62,7 +75,8 @@ class ParameterPairs:
 
     def owners(self) -> list[list[int]]:
         """Return the modules that share a parameter, for each tied one of A."""
-        return [list(dict.fromkeys(owner for owner, _ in places)) for places in _unique(self.tied_a)]
+        unique = {id(places): places for places in self.tied_a.values()}.values()
+        return [list(dict.fromkeys(owner for owner, _ in places)) for places in unique]
 
     def _fuse(self, bundle: WeightBundle, role: Role, mine: dict[Place, Tensor], theirs: dict[Place, Tensor]) -> None:
         """Replace parameters by the one of the other side in which they lie; no gradient is a zero one."""
@@ -78,7 +92,8 @@ class ParameterPairs:
             if (whole_module, whole_name + tail) not in there or not any(place in here for place in places):
                 continue
             lacking = [place for place in places if place not in here]
-            if lacking and role not in (Role.PARAM_GRAD, Role.DELTA):
+            may_be_zero = role in (Role.PARAM_GRAD, Role.DELTA) and all(each in half.places for each in lacking)
+            if lacking and not may_be_zero:
                 continue
             tensors = [[here[place] if place in here else half.zeros(place) for place in row] for row in rows]
             shapes = [[tensor.laid for tensor in row] for row in tensors]
@@ -90,18 +105,13 @@ class ParameterPairs:
             for place in places:
                 here.pop(place, None)
             here[home, whole_name + tail] = made
+            self.joined[bundle.side, (home, whole_name + tail)] = places, (whole_module, whole_name + tail)
 
 
-def _tied_places(side: Side) -> dict[Place, list[Place]]:
-    by_path = {module.path: index for index, module in enumerate(side.reader.modules)}
-    found: dict[Place, list[Place]] = {}
-    for parameter in side.reader.parameters:
-        if len(parameter.names) > 1:
-            parts = [name.rpartition(".") for name in parameter.names]
-            places = [(by_path[o], side.canonical(by_path[o], slot)) for o, _, slot in parts if o in by_path]
-            found.update(dict.fromkeys(places, places))
-    return found
-
-
-def _unique(tied: Tied) -> list[list[Place]]:
-    return list({id(places): places for places in tied.values()}.values())
+def _as_weights(half: Side, places: list[Place]) -> None:
+    """Take buffers that are parameters on the other side for parameters."""
+    for phase in (phase for phase, role in list(half.params) if role is Role.BUFFER):
+        for module, slot in places:
+            tensor = half.params[phase, Role.BUFFER].pop((module, half.canonical(module, slot)), None)
+            if tensor is not None:
+                half.params[phase, Role.PARAM][module, half.canonical(module, slot)] = tensor

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
 from probe.matching import Bundle, Matching, Reason
 from probe.numbers.fused import Fusion, problem_of, whole_shape
+from probe.ranks.parts import side_with_parts
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
-from probe.verdict.side import Call, Side
-from probe.verdict.steps.batches import GRADIENTS, batches_of, length_before_batch, of_group
-from probe.verdict.steps.calls import Group, pair_calls
+from probe.verdict.distance.views import padded_error
+from probe.verdict.side import GRADIENTS, Call, Side
+from probe.verdict.steps.batches import batches_of, length_before_batch, of_group
+from probe.verdict.steps.calls import Group, PairCalls, pair_calls
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.parameters import ParameterPairs
-from probe.verdict.steps.slots import pair_slots
+from probe.verdict.steps.slots import pair_slots, with_terms_added
 from probe.verdict.tensors import Tensor, added, joined
 
 
@@ -30,7 +33,7 @@ class Step:
         by call: its node
     """
 
-    def __init__(self, a: Side, b: Side, matching: Matching) -> None:
+    def __init__(self, a: Side, b: Side, matching: Matching, paired: PairCalls = pair_calls) -> None:
         self.a, self.b, self.matching = a, b, matching
         self.pair_of = {pair.a: pair for pair in matching.pairs}
         self.a_of = {pair.b: pair.a for pair in matching.pairs}
@@ -43,10 +46,11 @@ class Step:
         self._tensors: dict[tuple[Node, str, Role], dict[str, Tensor]] = {}
         self._errors: dict[tuple[Event, float], Error | None] = {}
         self._known: dict[tuple[Tensor, Tensor], Error] = {}
+        self._summed: set[tuple[Role, str, str]] = set()
         self.nodes: list[Node] = []
         self.of_a: dict[Call, Node] = {}
         self.of_b: dict[Call, Node] = {}
-        for group_a, group_b in pair_calls(a, b, matching, self.batches):
+        for group_a, group_b in paired(a, b, matching, self.batches):
             self._add_node(group_a, group_b)
         if self.batches.of_a or self.batches.of_b:
             side = 0 if self.batches.of_a else 1
@@ -61,15 +65,59 @@ class Step:
         """Whether the sides were run by different frameworks."""
         return self.a.framework != self.b.framework
 
+    @functools.cached_property
+    def padding(self) -> set[tuple[int, int]]:
+        """Numbers of rows of A's and B's weights that integers choose from, where they differ: a vocabulary."""
+        found: set[tuple[int, int]] = set()
+        for node in self.nodes:
+            if any(each.a is not None and each.a.kind == "integer" for each in node.inputs):
+                modules = (self.a, node.a.module), (self.b, node.b.module)
+                shapes = [[half.zeros(place).laid for place in half.weights_of(module)] for half, module in modules]
+                found |= {(x[0], y[0]) for x, y in zip(*shapes, strict=False) if len(x) > 1 and x[1:] == y[1:]}
+        return {sizes for sizes in found if sizes[0] != sizes[1]}
+
     def is_other_code(self, module: int) -> bool:
         """Return True unless both sides run one class: the same code has one layout and one representation."""
         pair = self.pair_of[module]
         classes = self.a.reader.modules[pair.a].class_name, self.b.reader.modules[pair.b].class_name
-        return pair.reason is Reason.MAPPED or classes[0] != classes[1]
+        return pair.reason is Reason.MAPPED or classes[0].casefold() != classes[1].casefold()
+
+    def is_in_parts(self, node: Node) -> bool:
+        """Return True if one side hands over at once what the other does call by call."""
+        if all(each.a is None or each.b is None or each.a.size == each.b.size for each in node.inputs):
+            return False
+        sides = (node.a, self.a), (node.b, self.b)
+        return len({sum(each.module == one.module for each in half.calls) for one, half in sides}) > 1
+
+    def is_part(self, event: Event) -> bool:
+        """Return True if a rank of one side may hold a part of what the other side has."""
+        a, b, is_weight = event.a, event.b, event.node is None
+        if a is None or b is None or a.size == b.size:
+            return False
+        return bool(side_with_parts(self.a.reader, self.b.reader, a.shape, b.shape, of_weight=is_weight))
 
     def path(self, module: int) -> str:
         """Return the path of a module of A."""
         return self.a.reader.modules[module].path
+
+    def places(self, event: Event) -> list[list[tuple[str, str]]]:
+        """Return paths and slots of A and of B where several modules, or parameters, are one on the other side."""
+        own = self.parameters.parts(event) if event.node is None else ([], [])
+        found = []
+        for side, half, parts, module in zip("AB", (self.a, self.b), own, self.modules_of(event), strict=True):
+            slot = event.slot_a if side == "A" else event.slot_b
+            modules = [(part, slot) for part in self.parts_of(side, module)]
+            parts = parts or (modules if len(modules) > 1 else [])
+            found.append([(half.reader.modules[at].path, name) for at, name in parts])
+        return found
+
+    def modules_of(self, event: Event) -> tuple[int, int]:
+        """Return the modules of A and of B that a tensor belongs to."""
+        if event.node is not None:
+            return event.node.a.module, event.node.b.module
+        assert event.place is not None
+        module = event.place[0]
+        return module, self.pair_of[module].b if module in self.pair_of else module
 
     def error(self, event: Event, factor: float = 1.0) -> Error | None:
         """Return the error of B against ``factor`` times A; None if there is none to be had."""
@@ -78,7 +126,10 @@ class Step:
         key = event, factor
         if key not in self._errors:
             known = self._known.get((event.a, event.b)) if factor == 1 else None
-            self._errors[key] = known or measure(event.a, event.b, may_permute=self.may_permute(event), factor=factor)
+            how = {"may_permute": self.may_permute(event), "is_given": event.role is Role.INPUT}
+            found = known or measure(event.a, event.b, factor=factor, **how)
+            is_padded = event.a.size != event.b.size and bool(self.padding) and factor == 1
+            self._errors[key] = padded_error(event.a, event.b, self.padding) if is_padded else found
         return self._errors[key]
 
     def take(self, event: Event, error: Error) -> None:
@@ -87,14 +138,30 @@ class Step:
         self._known[event.a, event.b] = error
 
     def may_permute(self, event: Event) -> bool:
-        """Return True if axes of one size may stand in another order."""
-        is_given = event.node is not None and event.role is Role.INPUT and event.node.parent is None
-        return event.node is not None and not is_given and self.is_other_code(event.node.a.module)
+        """Return True if axes of one size may stand in another order, as those of a parameter in another form do."""
+        if event.node is None:
+            return event.a is not None and event.b is not None and event.a.form != event.b.form
+        is_given = event.role is Role.INPUT and event.node.parent is None
+        return not is_given and self.is_other_code(event.node.a.module)
 
     def is_equal(self, event: Event) -> bool:
         """Return True if both sides have the same values."""
         error = self.error(event)
         return error is not None and error.size == 0 and not error.is_bound
+
+    def is_lacking(self, event: Event) -> bool:
+        """Return True if one side alone has a tensor that the other one was to record."""
+        module = self.modules_of(event)[0]
+        if event.is_paired or module not in self.pair_of:
+            return not event.is_paired
+        if event.a is None:
+            return self.a.wants(event.phase, module)
+        return self.b.wants(event.phase, self.pair_of[module].b)
+
+    def lacks(self, event: Event) -> bool:
+        """Return True if one side alone has what is not zero, of a parameter of both; none is a zero one."""
+        one = event.a if event.a is not None else event.b
+        return self.is_lacking(event) and self.parameters.both_have(event) and one is not None and one.norm > 0
 
     def tensors(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
         """Return the tensors of a paired call by slot; of several calls that are one, what they are together."""
@@ -118,12 +185,21 @@ class Step:
         """Yield the gradients of what a call was given and returned."""
         names_in = {each.slot_a: each.slot_b for each in node.inputs if each.is_paired}
         names_out = {each.slot_a: each.slot_b for each in node.outputs}
+        given = [(each.slot_a, tensor) for each in node.inputs for tensor in (each.a, each.b) if tensor is not None]
+        summed = {slot for slot, tensor in given if tensor.parts and tensor.fusion is None}  # it may return the sum too
         for role in GRADIENTS:
             mine, theirs = self.tensors(node, "A", role), self.tensors(node, "B", role)
-            for slot, other in (names_out if role is Role.GRAD_OUTPUT else names_in).items():
-                if slot in mine or other in theirs:
+            names = names_out if role is Role.GRAD_OUTPUT else names_in
+            for slot, other in (names or {each: each for each in mine if each in theirs}).items():
+                is_whole = role is Role.GRAD_OUTPUT or slot not in summed
+                if is_whole and (slot in mine or other in theirs):
                     at = node.a.end if role is Role.GRAD_OUTPUT else node.a.begin
                     yield Event(Phase.BACKWARD, role, node, None, slot, other, mine.get(slot), theirs.get(other), at)
+
+    def parts_of(self, side: str, module: int) -> tuple[int, ...]:
+        """Return the modules of a side that are one of the other's, or a module alone."""
+        bundle = self._bundles.get((side, module))
+        return bundle.parts if bundle is not None else (module,)
 
     def unpaired(self, scope: Node | None, after: tuple[int, int], before: tuple[int, int]) -> list[Call]:
         """Return the calls of either side alone that a paired call made itself between two moments of (A, B)."""
@@ -131,11 +207,14 @@ class Step:
         found = []
         for half, nodes, name, at in sides:
             for call in half.calls:
-                is_between = after[at] <= call.begin < before[at]
+                is_between = after[at] <= call.begin and call.end <= before[at]
                 if not is_between or call in nodes or (name, call.module) in self.hidden:
                     continue
-                around = nodes.get(call.caller) if call.caller is not None else None
-                if around is scope and (call.caller is not None or scope is None):
+                outer = call.caller
+                while outer is not None and outer not in nodes and outer.end > before[at]:
+                    outer = outer.caller  # it runs on, and has no partner
+                around = nodes.get(outer) if outer is not None else None
+                if around is scope and (outer is not None or scope is None):
                     found.append(call)
         return found
 
@@ -165,36 +244,52 @@ class Step:
         return tuple(each[0] for each in found) if all(found) else group
 
     def _whole(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
-        here, there = (node.calls[0], node.calls[1]) if side == "A" else (node.calls[1], node.calls[0])
+        here, there = node.calls if side == "A" else node.calls[::-1]
         bundle = self._bundles.get((side, here[0].module))
         reorders = bundle is not None and len(bundle.parts) == 1 and bool(bundle.order or bundle.rotary)
         if len(here) == 1 and not (reorders and role in (Role.OUTPUT, Role.GRAD_OUTPUT)):
             return here[0].of(role)
         if len(here) > 1 and here[0].module == here[1].module:  # micro-batches
             return of_group(here, role, list(there[0].of(role).values()), self.batches.order)
-        if role in (Role.INPUT, Role.GRAD_TOTAL):
-            return here[0].of(role)
-        found = [part.of(role) for part in here]
-        rows = {slot: [each[slot] for each in found] for slot in found[0] if all(slot in each for each in found)}
-        if role is Role.GRAD_INPUT:
-            return {slot: added(parts) for slot, parts in rows.items()}
         assert bundle is not None
-        fusion = Fusion(-1, max(bundle.groups, 1), rotary=max(bundle.rotary, 0), order=bundle.order)
-        made = {}
-        for slot, parts in rows.items():
-            shapes = [[part.laid for part in parts]]
-            if not problem_of(shapes, fusion):
-                made[slot] = joined([parts], fusion, whole_shape(shapes, fusion))
-        return made
+        return of_parts(bundle, here, role)
 
     def _pair_tensors(self, node: Node) -> None:
         for role, into in ((Role.INPUT, node.inputs), (Role.OUTPUT, node.outputs)):
             mine, theirs = self.tensors(node, "A", role), self.tensors(node, "B", role)
+            if len(mine) != len(theirs):
+                kind, slots = (role, node.a.class_name, node.b.class_name), (len(mine), len(theirs))
+                mine = with_terms_added(self.a, node.a, mine, theirs, kind in self._summed)
+                theirs = with_terms_added(self.b, node.b, theirs, mine, kind in self._summed)
+                self._tensors[node, "A", role], self._tensors[node, "B", role] = mine, theirs
+                self._summed |= {kind} if (len(mine), len(theirs)) != slots else set()
             at = node.a.begin if role is Role.INPUT else node.a.end
             pairs = pair_slots(mine, theirs)
-            for slot_a, slot_b in pairs:
-                into.append(Event(Phase.FORWARD, role, node, None, slot_a, slot_b, mine[slot_a], theirs[slot_b], at))
-            for slot in [slot for slot in mine if slot not in {x for x, _ in pairs}]:
-                into.append(Event(Phase.FORWARD, role, node, None, slot, "", mine[slot], None, at))
-            for slot in [slot for slot in theirs if slot not in {y for _, y in pairs}]:
-                into.append(Event(Phase.FORWARD, role, node, None, "", slot, None, theirs[slot], at))
+            known = {x for x, _ in pairs}, {y for _, y in pairs}
+            pairs += [(slot, "") for slot in mine if slot not in known[0]]
+            pairs += [("", slot) for slot in theirs if slot not in known[1]]
+            for x, y in pairs:
+                into.append(Event(Phase.FORWARD, role, node, None, x, y, mine.get(x), theirs.get(y), at))
+        logged = self.tensors(node, "B", Role.VALUE)
+        for slot, mine in self.tensors(node, "A", Role.VALUE).items():
+            if slot in logged:
+                when = node.a.when[slot]
+                event = Event(Phase.FORWARD, Role.VALUE, node, None, slot, slot, mine, logged[slot], when)
+                node.values.append(event)
+
+
+def of_parts(bundle: Bundle, calls: Group, role: Role) -> dict[str, Tensor]:
+    """Return what the calls of modules that are one were given or returned together."""
+    if role in (Role.INPUT, Role.GRAD_TOTAL):
+        return calls[0].of(role)
+    found = [part.of(role) for part in calls]
+    rows = {slot: [each[slot] for each in found] for slot in found[0] if all(slot in each for each in found)}
+    if role is Role.GRAD_INPUT:
+        return {slot: added(parts) if len(parts) > 1 else parts[0] for slot, parts in rows.items()}
+    fusion = Fusion(-1, max(bundle.groups, 1), rotary=max(bundle.rotary, 0), order=bundle.order)
+    made = {}
+    for slot, parts in rows.items():
+        shapes = [[part.laid for part in parts]]
+        if not problem_of(shapes, fusion):
+            made[slot] = joined([parts], fusion, whole_shape(shapes, fusion))
+    return made

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.models.decoders import RootMeanSquare
 from benchmarks.localisation.models.graphs import PointNet
+from benchmarks.localisation.models.mixtures import RootMeanSquare
 from benchmarks.localisation.models.recommenders import Perceptron
 from benchmarks.localisation.models.vision import ConvNet, SqueezeNet
 

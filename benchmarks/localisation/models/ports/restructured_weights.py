@@ -7,78 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-DECODER_NAMES = {
-    "model.embed_tokens": "embedding",
-    "model.rotary_emb": "rotary",
-    "model.layers": "blocks",
-    "model.norm": "final_norm",
-    "lm_head": "output",
-}
+from benchmarks.localisation.models.ports.mappings import MAPPINGS
 
-LLAMA_LAYER = {
-    "input_layernorm": "norm1",
-    "post_attention_layernorm": "norm2",
-    "self_attn": "attention",
-    "self_attn.o_proj": "attention.proj",
-    "mlp.down_proj": "down",
-}
-
-PHI3_LAYER = {
-    "input_layernorm": "norm1",
-    "post_attention_layernorm": "norm2",
-    "self_attn": "attention",
-    "self_attn.o_proj": "attention.out",
-    "mlp.down_proj": "down",
-}
-
-STARCODER2_LAYER = {
-    "input_layernorm": "norm1",
-    "post_attention_layernorm": "norm2",
-    "self_attn": "attention",
-    "self_attn.o_proj": "attention.dense",
-    "mlp.c_fc": "up",
-    "mlp.act": "act",
-    "mlp.c_proj": "down",
-}
-
-OLMO_LAYER = {
-    "input_layernorm": "norm1",
-    "post_attention_layernorm": "norm2",
-    "self_attn": "attention",
-    "self_attn.o_proj": "attention.proj",
-    "mlp.act_fn": "act",
-    "mlp.down_proj": "down",
-}
-
-CNN_LIST = {
-    "conv1": "features.0",
-    "bn1": "features.1",
-    "act1": "features.2",
-    "pool1": "features.3",
-    "conv2": "features.4",
-    "bn2": "features.5",
-    "act2": "features.6",
-    "pool2": "features.7",
-    "drop": "features.9",
-    "head": "classifier",
-}
-
-PERCEPTRON_LIST = {
-    name: f"layers.{place}"
-    for place, name in enumerate(("fc1", "bn1", "act1", "fc2", "bn2", "act2", "fc3", "bn3", "act3", "head"))
-}
-
-SQUEEZE_LIST = {
-    name: f"parts.{place}"
-    for place, name in enumerate(("stem", "bn", "act", "block1", "block2", "block3", "pool", "flat", "head"))
-}
-
-POINTS_LIST = {
-    name: f"parts.{place}"
-    for place, name in enumerate(
-        ("conv1", "bn1", "act1", "conv2", "bn2", "act2", "pool", "flat", "fc", "norm", "act3", "head")
-    )
-}
+DECODER_NAMES = MAPPINGS["llama-fused"]["LlamaForCausalLM"]
+LLAMA_LAYER = MAPPINGS["llama-fused"]["LlamaDecoderLayer"]
+PHI3_LAYER = MAPPINGS["phi3-split"]["Phi3DecoderLayer"]
+STARCODER2_LAYER = MAPPINGS["starcoder2-packed"]["Starcoder2DecoderLayer"]
+OLMO_LAYER = MAPPINGS["olmo-packed"]["OlmoDecoderLayer"]
+CNN_LIST = MAPPINGS["cnn-sequence"]["ConvNet"]
+PERCEPTRON_LIST = MAPPINGS["perceptron-stacked"]["Perceptron"]
+SQUEEZE_LIST = MAPPINGS["squeeze-listed"]["SqueezeNet"]
+POINTS_LIST = MAPPINGS["points-listed"]["PointNet"]
 
 
 def renamed_modules(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:

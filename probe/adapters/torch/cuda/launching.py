@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from probe.adapters.torch.cuda.plans import Plan
+from probe.adapters.torch.device import statistics_of
 from probe.numbers.sketch import WIDTH
-from probe.numbers.statistics import finish, update_hash
 from probe.records import HashKind, TensorStats
 
 ROW = 80
@@ -182,14 +182,8 @@ def _share(groups: int, processors: int) -> tuple[int, int]:
 def finished(pending: Row) -> TensorStats:
     """Return the statistics that a row holds; waits until it has come."""
     row = pending.rows.row(pending.index)
-    low, high, total, squares, *counts = row[:_SUMS].tolist()
-    nan, posinf, neginf, zeros = map(int, counts)
-    sketched = np.zeros(WIDTH)
-    kind, words = pending.hash_kind, (0, 0, 0, 0)
+    sketched, words, kind = np.zeros(WIDTH), (0, 0, 0, 0), pending.hash_kind
     if kind is not HashKind.NONE:
         sketched[pending.plan.bucket] = row[_SUMS : _SUMS + WIDTH]
         words = tuple(row[_HASH : _HASH + 4].view(np.uint64).tolist())
-    halves = (0, 0) if pending.is_update else words[:2]
-    finite = pending.count - nan - posinf - neginf
-    stats = finish(finite, low, high, total, squares, (nan, posinf, neginf, zeros), (*halves, kind), sketched)
-    return update_hash(stats, words[:2], words[2:], kind) if pending.is_update else stats
+    return statistics_of(row[:_SUMS].tolist(), sketched, words, pending.count, kind, pending.is_update)

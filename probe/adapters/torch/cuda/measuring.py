@@ -30,7 +30,7 @@ _TRIED = 3, 130
 
 
 def is_capturing() -> bool:
-    """Tell whether the current stream records a CUDA graph; CUDA is not initialised by asking."""
+    """Return True if the current stream records a CUDA graph; CUDA is not initialised by asking."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
@@ -69,7 +69,7 @@ class Launcher:
             return None
 
     def takes(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor is where the kernel can read it."""
+        """Return True if a tensor is where the kernel can read it."""
         return tensor.is_cuda and type(tensor) in PLAIN and (tensor.dtype in _KNOWN or tensor.is_complex())
 
     def settle(self, pending: Sequence[Row]) -> list[TensorStats]:

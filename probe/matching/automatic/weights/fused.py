@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,89 +14,70 @@ from probe.matching.automatic import values
 from probe.matching.automatic.likeness import role_of
 from probe.matching.automatic.outline import Outline, Weight
 from probe.matching.automatic.state import Found
-from probe.matching.automatic.weights.lying import CAST
-from probe.matching.result import Bundle, Place, Reason, View, WeightBundle
+from probe.matching.automatic.weights.lying import CAST, fits
+from probe.matching.initial_weights import first_step
+from probe.matching.known import ALIASES
+from probe.matching.lists import grouped
+from probe.matching.result import Bundle, Reason, View, WeightBundle
+from probe.notes import Note, note
 from probe.numbers.axis_sums import axis_sums
+from probe.numbers.fused import Fusion, fuse
 
 FUSED_ROLES = (["q", "k", "v"], ["k", "v"], ["gate", "up"])
 """what layers that are one on the other side are for, in the order in which they lie there"""
 _PROVEN, _SHAPES, _STACKED = 0.98, 0.8, 0.8
-_GROUPS = ("num_query_groups", "num_key_value_heads", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads")
-_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _PER_GROUP = ("num_query_groups", "multi_query_group_num")
 """what code bases call it that lay q, k and v out group by group"""
 _LARGEST = 1 << 26
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """Modules of one side that are one module of the other."""
-
-    side: str
-    whole: int
-    parts: tuple[int, ...]
-
-
-def keep_fused(found: Found, fused: Fused, confidence: float) -> None:
+def keep_fused(found: Found, fused: Bundle, confidence: float) -> None:
     """Keep modules that are one module of the other side, or whose weights lie in one of its weights."""
-    mine, theirs = (found.a, found.b) if fused.side == "A" else (found.b, found.a)
-    is_known = all(any(len(w.shape) > 1 for w in mine.weights[i]) for i in fused.parts) and any(
-        len(w.shape) > 1 for w in theirs.weights[fused.whole]
-    )
-    pieces = [_matrix(mine, i) for i in fused.parts] if is_known else []
-    total = _matrix(theirs, fused.whole) if is_known else None
-    proven = values.add_up(pieces, total) if total is not None else None
+    half, other = found.ends(fused.side)
+    mine, theirs = half.outline, other.outline
+    pieces = [piece for part in fused.parts if (piece := mine.matrix(part)) is not None]
+    total, proven, groups, is_known = theirs.matrix(fused.whole), None, 1, False
+    if total is not None and len(pieces) == len(fused.parts):
+        proven = values.add_up(pieces, total)
+        groups, is_known = groups_of(mine, theirs, fused, pieces, total)
     sure = min(_PROVEN if proven else _SHAPES, confidence + (0.1 if proven else 0.0), 1.0)
     reason = Reason.SAME_VALUES if proven else Reason.SAME_STRUCTURE
-    groups, is_known = groups_of(mine, theirs, fused, pieces, total) if total is not None else (1, False)
     if theirs.tree.children[fused.whole]:
         found.weight_bundles += _weight_bundles(mine, theirs, fused, groups, is_known)
         parts = fused.parts
     else:
-        found.bundles.append(
-            Bundle(fused.side, fused.whole, fused.parts, groups, is_known=is_known or len(fused.parts) < 2)
-        )
+        found.bundles.append(replace(fused, groups=groups, is_known=is_known or len(fused.parts) < 2))
         first = fused.parts[0]
         pair = (first, fused.whole) if fused.side == "A" else (fused.whole, first)
         found.pair(*pair, reason, sure)
         parts = fused.parts[1:]
-    (found.parts if fused.side == "A" else found.parts_b).update(dict.fromkeys(parts, fused.whole))
+    half.parts.update(dict.fromkeys(parts, fused.whole))
 
 
 def keep_inside(found: Found, i: int, j: int, held_a: int, held_b: int) -> None:
     """Keep a pair of which one side has its weights in a module inside it."""
     found.pair(i, j, Reason.SAME_VALUES, _PROVEN)
-    side = "A" if held_a != i else "B"
-    mine, theirs, part, whole = (found.a, found.b, held_a, j) if side == "A" else (found.b, found.a, held_b, i)
-    left = list(mine.weights[part])
-    for weight in theirs.weights[whole]:
+    side, part, whole = ("A", held_a, j) if held_a != i else ("B", held_b, i)
+    mine, theirs = found.ends(side)
+    left = list(mine.outline.weights[part])
+    for weight in theirs.outline.weights[whole]:
         fitting = [w for w in left if w.shape == weight.shape]
         if fitting:
             left.remove(fitting[0])
             found.weight_bundles.append(WeightBundle(side, (whole, weight.slot), (((part, fitting[0].slot),),)))
-    (found.parts if side == "A" else found.parts_b)[part] = whole
+    mine.parts[part] = whole
 
 
-def _matrix(side: Outline, index: int) -> Weight:
-    return next(w for w in side.weights[index] if len(w.shape) > 1)
-
-
-def _weight_bundles(mine: Outline, theirs: Outline, fused: Fused, groups: int, is_known: bool) -> list[WeightBundle]:
+def _weight_bundles(mine: Outline, theirs: Outline, fused: Bundle, groups: int, is_known: bool) -> list[WeightBundle]:
     bundles = []
     for weight in theirs.weights[fused.whole]:
-        parts: list[Place] = []
-        rows = 0
-        for part in fused.parts:
-            fitting = [
-                w for w in mine.weights[part] if len(w.shape) == len(weight.shape) and w.shape[1:] == weight.shape[1:]
-            ]
-            parts += [(part, fitting[0].slot)] if fitting else []
-            rows += fitting[0].shape[0] if fitting else 0
-        if rows == weight.shape[0]:
-            is_told = is_known or len(parts) < 2
-            bundles.append(
-                WeightBundle(fused.side, (fused.whole, weight.slot), (tuple(parts),), 0, groups, is_known=is_told)
-            )
+        form = len(weight.shape), weight.shape[1:]
+        fitting = ([w for w in mine.weights[part] if (len(w.shape), w.shape[1:]) == form][:1] for part in fused.parts)
+        parts = [(part, each) for part, found in zip(fused.parts, fitting, strict=True) for each in found]
+        if sum(each.shape[0] for _, each in parts) == weight.shape[0]:
+            places, is_told = tuple((part, each.slot) for part, each in parts), is_known or len(parts) < 2
+            whole = fused.whole, weight.slot
+            bundles.append(WeightBundle(fused.side, whole, (places,), 0, groups, is_known=is_told))
     return bundles
 
 
@@ -102,7 +85,7 @@ def _weight_bundles(mine: Outline, theirs: Outline, fused: Fused, groups: int, i
 
 
 def groups_of(
-    mine: Outline, theirs: Outline, fused: Fused, pieces: Sequence[Weight], total: Weight
+    mine: Outline, theirs: Outline, fused: Bundle, pieces: Sequence[Weight], total: Weight
 ) -> tuple[int, bool]:
     """Return in how many groups parts lie, and whether the values say so."""
     rows = [piece.shape[0] for piece in pieces]
@@ -117,7 +100,7 @@ def groups_of(
 
 
 def _candidates(*sides: Outline) -> list[int]:
-    found = [side.config.get(name) for side in sides for name in (*_GROUPS, *_HEADS)]
+    found = [side.config.get(name) for side in sides for names in ALIASES for name in names]
     return list(dict.fromkeys(n for n in found if isinstance(n, int) and n > 1))
 
 
@@ -131,11 +114,7 @@ def fitting_groups(
     whole = sums_of_rows(theirs, total)
     if whole is None or len(parts) < len(pieces):
         return 0
-    for count in possible:
-        made = np.concatenate([part.reshape(count, -1) for part in parts], axis=1).reshape(-1)
-        if len(made) == len(whole) and np.linalg.norm(made - whole) <= CAST * np.linalg.norm(whole):
-            return count
-    return 0
+    return next((count for count in possible if fits(fuse([parts], Fusion(groups=count)), whole, CAST)), 0)
 
 
 def divisors(number: int) -> list[int]:
@@ -151,8 +130,7 @@ def sums_of_rows(side: Outline, weight: Weight) -> np.ndarray | None:
     if weight.tensor >= 0:
         sums = axis_sums(reader.values(weight.tensor), weight.axes)
     else:
-        step = int(reader.steps["step"][0]) if len(reader.steps) else -1
-        sums = reader.axis_sums(step, weight.parameter, weight.axes or range(len(weight.shape)))
+        sums = reader.axis_sums(first_step(reader), weight.parameter, weight.axes or range(len(weight.shape)))
     return sums[0] if sums else None
 
 
@@ -168,15 +146,15 @@ def stacked(found: Found, chain_a: Sequence[int], chain_b: Sequence[int], confid
         modules of A and of B, each of which holds the next one and hardly anything else
     """
     side = "B" if found.a.stack(chain_a[-1]) else "A"
-    mine, theirs = (found.b, found.a) if side == "B" else (found.a, found.b)
+    half, other = found.ends(side)
+    mine, theirs = half.outline, other.outline
     (*_, whole), (*above, holder) = (chain_a, chain_b) if side == "B" else (chain_b, chain_a)
     around = next((k for k in (holder, *above[::-1]) if not mine.is_list(k)), holder)
     i, j = (whole, around) if side == "B" else (around, whole)
     members = _members(mine, holder, theirs.stack(whole))
     if not members:
         return
-    left = [k for k in _carriers(mine, members[0])]
-    views = found.views_a if side == "B" else found.views_b
+    left = [k for k in mine.inside(members[0]) if mine.matrices(k)]
     bundles = []
     for weight in theirs.weights[whole]:
         if len(weight.shape) != 3:
@@ -186,19 +164,21 @@ def stacked(found: Found, chain_a: Sequence[int], chain_b: Sequence[int], confid
             return
         left = [k for k in left if k not in chosen]
         rows = [
-            tuple((part, _matrix(mine, part).slot) for part in _same_below(mine, members[0], member, chosen))
+            tuple(
+                (k, each.slot) for k in _same_below(mine, members[0], member, chosen) for each in mine.matrices(k)[:1]
+            )
             for member in members
         ]
         if any(len(row) != len(chosen) for row in rows):
             return
         bundles.append(WeightBundle(side, (whole, weight.slot), tuple(rows), 0, 1, stacked=True))
         if is_turned:
-            views[whole, weight.slot] = View(weight.slot, (0, 2, 1))
+            other.views[whole, weight.slot] = View(weight.slot, (0, 2, 1))
     found.weight_bundles += bundles
     found.pair(i, j, Reason.SAME_STRUCTURE, min(_STACKED, confidence))
-    below = [k for bundle in bundles for row in bundle.parts for k, _ in row]
+    below = [k for bundle in bundles for k in bundle.ends[1]]
     below += [member for member in members if mine.tree.children[member]]  # they hold nothing else
-    (found.parts if side == "A" else found.parts_b).update(dict.fromkeys(below, whole))
+    half.parts.update(dict.fromkeys(below, whole))
 
 
 def _members(side: Outline, holder: int, count: int) -> list[int]:
@@ -206,20 +186,16 @@ def _members(side: Outline, holder: int, count: int) -> list[int]:
     return found if len(found) == count else []
 
 
-def _carriers(side: Outline, top: int) -> list[int]:
-    inside = (side.preorder[place] for place in range(side.begin[top], side.end[top] + 1))
-    return [k for k in inside if any(len(w.shape) > 1 for w in side.weights[k])]
-
-
 def _chosen(side: Outline, left: Sequence[int], weight: Weight) -> tuple[list[int], bool]:
     """Return the modules whose rows are one slice of a stacked weight, and whether it lies turned."""
     _, rows, columns = weight.shape
+    shapes = {k: side.matrices(k)[0].shape for k in left}
     for is_turned, (high, wide) in ((False, (rows, columns)), (True, (columns, rows))):
-        fitting = [k for k in left if _matrix(side, k).shape[1:] == (wide,)]
+        fitting = [k for k, shape in shapes.items() if shape[1:] == (wide,)]
         for count in range(1, len(fitting) + 1):
             for at in range(len(fitting) - count + 1):
                 window = fitting[at : at + count]
-                if sum(_matrix(side, k).shape[0] for k in window) == high:
+                if sum(shapes[k][0] for k in window) == high:
                     return window, is_turned
     return [], False
 
@@ -229,3 +205,54 @@ def _same_below(side: Outline, first: int, member: int, modules: Sequence[int]) 
     base = len(side.tree.steps_to(first))
     found = (side.tree.resolve(member, side.tree.steps_to(k)[base:]) for k in modules)
     return [k for k in found if k is not None]
+
+
+# How parts lie in one is the same in all layers of a class: the odd one is a fault, not another layout
+
+_Bundles = list[Bundle] | list[WeightBundle]
+T = TypeVar("T")
+
+
+def agree_on_groups(found: Found) -> list[Note]:
+    """Let parts of one kind lie in one number of groups, that of most whose values say it; return what to say of others."""
+    return [*agreed(found.a, found.b, found.bundles), *agreed(found.a, found.b, found.weight_bundles)]
+
+
+def agreed(a: Outline, b: Outline, bundles: _Bundles) -> Iterator[Note]:
+    """Do so for a list of bundles of two models."""
+    for places in grouped(range(len(bundles)), lambda place: kind_of_bundle(a, b, bundles[place])).values():
+        votes = Counter(bundles[place].groups for place in places if bundles[place].is_known)
+        if not votes or len(places) == 1:
+            continue
+        groups = most_of(votes, votes.total())
+        for place in places:
+            bundle = bundles[place]
+            if groups is None:
+                bundles[place] = replace(bundle, is_known=False)  # type: ignore[call-overload]
+            elif bundle.groups != groups or not bundle.is_known:
+                bundles[place] = replace(bundle, groups=groups, is_known=True)  # type: ignore[call-overload]
+                if bundle.is_known:
+                    yield _said(a, b, bundle, groups, votes[groups])
+
+
+def most_of(votes: Counter[T], count: int) -> T | None:
+    """Return what has most votes, more than half of a number; None where nothing has."""
+    return next((each for each, n in votes.most_common(1) if 2 * n > count), None)
+
+
+def kind_of_bundle(a: Outline, b: Outline, bundle: Bundle | WeightBundle) -> Hashable:
+    """Return what tells the modules of a bundle from those of other kinds: their classes, their names, and what is around them."""
+    mine, theirs = (a, b) if bundle.side == "A" else (b, a)
+    whole, slot = bundle.whole if isinstance(bundle, WeightBundle) else (bundle.whole, "")
+    parent = theirs.tree.modules[whole].parent
+    around = theirs.tree.class_name(parent) if parent >= 0 else ""
+    parts = [k for k, _ in bundle.parts[0]] if isinstance(bundle, WeightBundle) else bundle.parts
+    names = tuple(mine.tree.name(part) for part in parts)
+    return bundle.side, theirs.tree.class_name(whole), around, theirs.tree.name(whole), slot, names
+
+
+def _said(a: Outline, b: Outline, bundle: Bundle | WeightBundle, groups: int, count: int) -> Note:
+    theirs, letter = (b, "B") if bundle.side == "A" else (a, "A")
+    whole, slot = bundle.whole if isinstance(bundle, WeightBundle) else (bundle.whole, "weight")
+    name = f"{theirs.tree.path(whole)}.{slot}"
+    return note("parts-lie-otherwise", side=letter, name=name, groups=bundle.groups, others=count, of_others=groups)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from probe.matching.initial_weights import first_step, initial
 from probe.matching.result import Bundle, Matching, WeightBundle
-from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
 CAST = 1e-2
@@ -20,7 +20,7 @@ _MOST_PARTS = 4
 
 
 def may_lie_otherwise(matching: Matching, a: Reader, b: Reader) -> bool:
-    """Tell whether there is anything for `packed_as_read` to do: a number that nothing says, or equal numbers in other places."""
+    """Return True if `packed_as_read` has anything to do: an open number, or equal numbers in other places."""
     if any(map(is_open, (*matching.bundles, *matching.weight_bundles))) or any(
         map(has_guessed_parts, matching.bundles)
     ):
@@ -30,25 +30,20 @@ def may_lie_otherwise(matching: Matching, a: Reader, b: Reader) -> bool:
 
 
 def is_open(bundle: Bundle | WeightBundle) -> bool:
-    """Tell whether nothing says in how many groups, or by how many heads, something lies in one."""
+    """Return True if nothing says in how many groups, or by how many heads, something lies in one."""
     return not bundle.groups or bundle.rotary < 0
 
 
 def has_guessed_parts(bundle: Bundle) -> bool:
-    """Tell whether the order in which parts lie in one was guessed by their names."""
+    """Return True if the order in which parts lie in one was guessed by their names."""
     return 1 < len(bundle.parts) <= _MOST_PARTS and not bundle.is_known and not bundle.rotary and not bundle.order
 
 
 def plain_pairs(matching: Matching) -> Iterator[tuple[int, int]]:
     """Yield the pairs of modules of which nothing says that one is several of the other side."""
-    inside = {side: {k for each in matching.bundles if each.side == side for k in each.parts} for side in "AB"}
-    for each in matching.bundles:
-        inside["B" if each.side == "A" else "A"].add(each.whole)
-    yield from (
-        (pair.a, pair.b)
-        for pair in matching.pairs
-        if pair.has_calls and pair.a not in inside["A"] and pair.b not in inside["B"]
-    )
+    here, there = matching.bundled("A"), matching.bundled("B")
+    pairs = (pair for pair in matching.pairs if pair.has_calls)
+    yield from ((pair.a, pair.b) for pair in pairs if pair.a not in here and pair.b not in there)
 
 
 class _Begun(NamedTuple):
@@ -62,22 +57,19 @@ class _Begun(NamedTuple):
 
 def _initial(side: Reader) -> dict[int, list[_Begun]]:
     """Return the matrices of each module that the run begins with."""
-    step = int(side.steps["step"][0]) if len(side.steps) else -1
-    rows = side.of_step("records", step)
-    at = np.flatnonzero((rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT))
+    rows, at = initial(side)
+    sketches = side.of_step("sketches", first_step(side))[at]
     found: dict[int, list[_Begun]] = defaultdict(list)
     names = ("shape", "module", "min", "max", "norm", "hash_lo", "hash_hi")
-    columns = (rows[name][at].tolist() for name in names)
-    for shape, module, low, high, norm, *digest, sketch in zip(
-        *columns, side.of_step("sketches", step)[at], strict=True
-    ):
+    columns = (rows[name].tolist() for name in names)
+    for shape, module, low, high, norm, *digest, sketch in zip(*columns, sketches, strict=True):
         if len(side.shapes[shape]) == 2:
             found[module].append(_Begun((low, high), norm, tuple(digest), sketch))
     return found
 
 
 def _are_elsewhere(mine: list[_Begun], theirs: list[_Begun]) -> bool:
-    """Tell whether two modules have one matrix each, of the same numbers about, which do not lie where the other's do."""
+    """Return True if two modules have one matrix each, of about the same numbers, which lie elsewhere."""
     if len(mine) != 1 or len(theirs) != 1:
         return False
     (x,), (y,) = mine, theirs
@@ -86,5 +78,5 @@ def _are_elsewhere(mine: list[_Begun], theirs: list[_Begun]) -> bool:
 
 
 def fits(made: np.ndarray, whole: np.ndarray, within: float) -> bool:
-    """Tell whether two vectors are equal up to a share of the second."""
+    """Return True if two vectors are equal up to a share of the second."""
     return len(made) == len(whole) and bool(np.linalg.norm(made - whole) <= within * np.linalg.norm(whole))

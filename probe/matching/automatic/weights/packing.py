@@ -11,17 +11,16 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.comparison.notes import Note, note
-from probe.matching.automatic.likeness import kind_of
 from probe.matching.automatic.outline import Outline, Weight
-from probe.matching.automatic.weights.fused import divisors, fitting_groups, sums_of_rows
-from probe.matching.automatic.weights.layouts import kind_of_bundle
+from probe.matching.automatic.weights.fused import divisors, fitting_groups, kind_of_bundle, most_of, sums_of_rows
 from probe.matching.automatic.weights.lying import CAST, fits, has_guessed_parts, is_open, plain_pairs
-from probe.matching.result import Bundle, Matching, Place, WeightBundle
+from probe.matching.lists import grouped
+from probe.matching.result import Bundle, Matching, Place, WeightBundle, other_side
+from probe.notes import Note, note
 from probe.numbers import fused
 from probe.numbers.fused import Fusion
 
@@ -76,71 +75,38 @@ def packed_as_read(matching: Matching, a: Outline, b: Outline) -> Packing:
 
 def with_numbers(matching: Matching, a: Outline, b: Outline) -> Packing:
     """Return a matching with the numbers that nothing says; modules of which the weights do not say them have no counterpart."""
-    opened = _Opened.of(matching, a, b)
-    return Packing(opened.settled(), notes=tuple(opened.said()), lost=tuple(opened.left()))
+    every: tuple[Each, ...] = (*matching.bundles, *matching.weight_bundles)
+    opened = [each for each in every if is_open(each)]
+    read: dict[Hashable, Counter[How]] = defaultdict(Counter)
+    for bundle in opened:
+        how = _read(a, b, bundle)
+        read[kind_of_bundle(a, b, bundle)].update([how] if how else [])
+    most = {kind: most_of(votes, votes.total()) or () for kind, votes in read.items()}
+    told = {bundle: most[kind_of_bundle(a, b, bundle)] for bundle in opened}
+    found = {(each.missing, how): None for each, how in told.items() if how}
+    lost: dict[str, list[str]] = defaultdict(list)
+    for each in (each for each, how in told.items() if not how):
+        lost[each.missing].append((b if each.side == "A" else a).tree.path(each.ends[0]))
+    gone = {each for each, how in told.items() if not how}
+    settled = [
+        [replace(each, **dict(told.get(each, ()))) for each in bundles if each not in gone]  # type: ignore[arg-type]
+        for bundles in (matching.bundles, matching.weight_bundles)
+    ]
+    matching = replace(matching, bundles=tuple(settled[0]), weight_bundles=tuple(settled[1]))  # type: ignore[arg-type]
+    return Packing(
+        _left_alone(matching, [each for each in gone if isinstance(each, Bundle)]),
+        notes=tuple(_said(*each) for each in found),
+        lost=tuple(note("number-not-known", number=each, paths=tuple(paths)) for each, paths in lost.items()),
+    )
 
 
 # Numbers that nothing says
 
 
-@dataclass
-class _Opened:
-    """Bundles of which a number is not known, and what their weights say of it."""
-
-    matching: Matching
-    a: Outline
-    b: Outline
-    bundles: list[Each]
-    read: dict[Hashable, Counter[How]] = field(default_factory=lambda: defaultdict(Counter))
-    """by kind of layer, in how many what was read"""
-
-    @classmethod
-    def of(cls, matching: Matching, a: Outline, b: Outline) -> _Opened:
-        found = cls(matching, a, b, [each for each in (*matching.bundles, *matching.weight_bundles) if is_open(each)])
-        for bundle in found.bundles:
-            how = _read(a, b, bundle)
-            found.read[kind_of_bundle(a, b, bundle)].update([how] if how else [])
-        return found
-
-    def how(self, bundle: Each) -> How:
-        """Return what most layers of a kind say; nothing where they do not agree."""
-        votes = self.read[kind_of_bundle(self.a, self.b, bundle)]
-        most = votes.most_common(1)
-        return most[0][0] if most and 2 * most[0][1] > votes.total() else ()
-
-    def settled(self) -> Matching:
-        """Return the matching with what is known now; modules of which it is not are left."""
-        if not self.bundles:
-            return self.matching
-        kept: list[list[Each]] = [[], []]
-        gone: list[Bundle] = []
-        for place, bundles in enumerate((self.matching.bundles, self.matching.weight_bundles)):
-            for bundle in bundles:
-                how = self.how(bundle) if is_open(bundle) else ()
-                if how or not is_open(bundle):
-                    kept[place].append(replace(bundle, **dict(how)))  # type: ignore[arg-type]
-                elif isinstance(bundle, Bundle):
-                    gone.append(bundle)
-        return _left_alone(replace(self.matching, bundles=tuple(kept[0]), weight_bundles=tuple(kept[1])), gone)  # type: ignore[arg-type]
-
-    def said(self) -> Iterator[Note]:
-        """Yield which numbers were found."""
-        found = {(each.missing, how): None for each in self.bundles if (how := self.how(each))}
-        for missing, how in found:
-            name, value = how[-1]
-            yield note(
-                "number-read-from-weights", number=missing, value=_described(value) if name == "order" else value
-            )
-
-    def left(self) -> Iterator[Note]:
-        """Yield which numbers were not, and what is not compared for that."""
-        lost: dict[str, list[str]] = defaultdict(list)
-        for each in self.bundles:
-            if not self.how(each):
-                tree = (self.b if each.side == "A" else self.a).tree
-                lost[each.missing].append(tree.path(each.whole if isinstance(each, Bundle) else each.whole[0]))
-        for missing, paths in lost.items():
-            yield note("number-not-known", number=missing, paths=tuple(paths))
+def _said(missing: str, how: How) -> Note:
+    """Say which number was found."""
+    name, value = how[-1]
+    return note("number-read-from-weights", number=missing, value=_described(value) if name == "order" else value)
 
 
 def _left_alone(matching: Matching, bundles: Sequence[Bundle]) -> Matching:
@@ -148,7 +114,7 @@ def _left_alone(matching: Matching, bundles: Sequence[Bundle]) -> Matching:
     gone: dict[str, set[int]] = {"A": set(), "B": set()}
     for each in bundles:
         gone[each.side].update(each.parts)
-        gone["B" if each.side == "A" else "A"].add(each.whole)
+        gone[other_side(each.side)].add(each.whole)
     return replace(
         matching,
         pairs=tuple(pair for pair in matching.pairs if pair.a not in gone["A"] and pair.b not in gone["B"]),
@@ -161,7 +127,7 @@ def _read(a: Outline, b: Outline, bundle: Each) -> How:
     """Return what the sums of rows say of a number; nothing where there are none, or they do not fit."""
     mine, theirs = (a, b) if bundle.side == "A" else (b, a)
     if isinstance(bundle, Bundle):
-        pieces, whole = [_matrix(mine, part) for part in bundle.parts], _matrix(theirs, bundle.whole)
+        pieces, whole = [mine.matrix(part) for part in bundle.parts], theirs.matrix(bundle.whole)
     else:
         pieces, whole = [_weight(mine, place) for place in bundle.parts[0]], _weight(theirs, bundle.whole)
     known = [each for each in pieces if each is not None]
@@ -189,10 +155,6 @@ def _heads(part: np.ndarray, whole: np.ndarray) -> int:
     return 0
 
 
-def _matrix(side: Outline, index: int) -> Weight | None:
-    return next((weight for weight in side.weights[index] if len(weight.shape) > 1), None)
-
-
 def _weight(side: Outline, place: Place) -> Weight | None:
     return next((weight for weight in side.weights[place[0]] if place[1] in (weight.slot, weight.recorded)), None)
 
@@ -204,20 +166,14 @@ def _other_orders(matching: Matching, a: Outline, b: Outline) -> Iterator[Bundle
     """Yield the modules of B whose rows lie in another order than those of A: that of most of their kind."""
     kinds: dict[Hashable, dict[Bundle, Order | None]] = defaultdict(dict)
     for i, j in plain_pairs(matching):
-        mine, theirs = _matrix(a, i), _matrix(b, j)
-        if (
-            mine is not None
-            and theirs is not None
-            and _may_be_reordered(a, i, mine)
-            and _may_be_reordered(b, j, theirs)
-        ):
+        mine, theirs = _only_matrix(a, i), _only_matrix(b, j)
+        if mine is not None and theirs is not None:
             bundle = Bundle("B", i, (j,))
             kinds[kind_of_bundle(a, b, bundle), mine.shape == theirs.shape][bundle] = _order(a, mine, b, theirs)
     for members in kinds.values():
-        votes = Counter(order for order in members.values() if order is not None)
-        most = votes.most_common(1)
-        if most and most[0][0] and 2 * most[0][1] > len(members):
-            yield from (replace(bundle, order=most[0][0]) for bundle in members)
+        order = most_of(Counter(order for order in members.values() if order is not None), len(members))
+        if order:
+            yield from (replace(bundle, order=order) for bundle in members)
 
 
 def _other_parts(matching: Matching, a: Outline, b: Outline) -> Iterator[tuple[Bundle, Bundle]]:
@@ -226,23 +182,25 @@ def _other_parts(matching: Matching, a: Outline, b: Outline) -> Iterator[tuple[B
     for bundle in filter(has_guessed_parts, matching.bundles):
         kinds[kind_of_bundle(a, b, bundle)][bundle] = _as_it_lies(a, b, bundle)
     for members in kinds.values():
-        votes = Counter((_places(guess, found), found.groups) for guess, found in members.items() if found is not None)
-        most = votes.most_common(1)
-        if most and 2 * most[0][1] > len(members):
-            places, groups = most[0][0]
+        votes = Counter(
+            (tuple(map(guess.parts.index, found.parts)), found.groups)
+            for guess, found in members.items()
+            if found is not None
+        )
+        most = most_of(votes, len(members))
+        if most is not None:
+            places, groups = most
             for guess in members:
-                yield (
-                    guess,
-                    replace(guess, parts=tuple(guess.parts[place] for place in places), groups=groups, is_known=True),
-                )
+                parts = tuple(guess.parts[place] for place in places)
+                yield guess, replace(guess, parts=parts, groups=groups, is_known=True)
 
 
 def _as_it_lies(a: Outline, b: Outline, bundle: Bundle) -> Bundle | None:
     """Return some modules in the order in which they lie in one, by the sums of its rows; None where these tell of none."""
     mine, theirs = (a, b) if bundle.side == "A" else (b, a)
-    whole = _matrix(theirs, bundle.whole)
+    whole = theirs.matrix(bundle.whole)
     for parts in itertools.permutations(bundle.parts):
-        pieces = [piece for part in parts if (piece := _matrix(mine, part)) is not None]
+        pieces = [piece for part in parts if (piece := mine.matrix(part)) is not None]
         if whole is None or len(pieces) < len(parts):
             return None
         possible = dict.fromkeys((bundle.groups, *divisors(math.gcd(*(piece.shape[0] for piece in pieces)))))
@@ -250,11 +208,6 @@ def _as_it_lies(a: Outline, b: Outline, bundle: Bundle) -> Bundle | None:
         if groups:
             return replace(bundle, parts=parts, groups=groups)
     return None
-
-
-def _places(guess: Bundle, found: Bundle) -> Order:
-    """Return which of the parts that were guessed stand one after the other."""
-    return tuple(guess.parts.index(part) for part in found.parts)
 
 
 def _with_parts(matching: Matching, others: Mapping[Bundle, Bundle]) -> Matching:
@@ -270,13 +223,11 @@ def _with_parts(matching: Matching, others: Mapping[Bundle, Bundle]) -> Matching
     return replace(matching, pairs=tuple(sorted(pairs, key=lambda pair: pair.a)), bundles=bundles)
 
 
-def _may_be_reordered(side: Outline, index: int, weight: Weight) -> bool:
-    return (
-        len(weight.shape) == 2
-        and not side.tree.children[index]
-        and sum(len(each.shape) > 1 for each in side.weights[index]) == 1
-        and kind_of(side.tree.class_name(index)) not in _OTHER_ROWS
-    )
+def _only_matrix(side: Outline, index: int) -> Weight | None:
+    """Return the matrix of a layer whose rows are the columns of what it returns, None of all others."""
+    found = side.matrices(index)
+    is_layer = len(found) == 1 and not side.tree.children[index] and side.kind(index) not in _OTHER_ROWS
+    return found[0] if is_layer and len(found[0].shape) == 2 else None
 
 
 def _order(a: Outline, mine: Weight, b: Outline, theirs: Weight) -> Order | None:
@@ -323,28 +274,18 @@ def _usual(rows: int) -> Iterator[Order]:
 
 def notes_of_orders(packing: Packing, a: Outline, b: Outline) -> Iterator[Note]:
     """Yield which modules were found to have their rows in another order, and what a mapping would say."""
-    yield from _notes_of_parts(packing, a, b)
-    kinds: dict[tuple[Hashable, Order], list[Bundle]] = defaultdict(list)
-    for bundle in (each for each in packing.found if len(each.parts) == 1):
-        kinds[kind_of_bundle(a, b, bundle), bundle.order].append(bundle)
-    for (_, order), bundles in kinds.items():
-        first = bundles[0]
-        ends = {"a": a.tree.path(first.whole), "b": b.tree.path(first.parts[0])}
-        yield note("rows-in-another-order", count=len(bundles), order=_described(order), **ends)
-
-
-def _notes_of_parts(packing: Packing, a: Outline, b: Outline) -> Iterator[Note]:
-    """Yield which parts lie in one weight in another order than their names say."""
-    kinds: dict[Hashable, list[Bundle]] = defaultdict(list)
-    for bundle in (each for each in packing.found if len(each.parts) > 1):
-        kinds[kind_of_bundle(a, b, bundle)].append(bundle)
-    for bundles in kinds.values():
+    several_first = sorted(packing.found, key=lambda each: len(each.parts) == 1)
+    for bundles in grouped(several_first, lambda each: (kind_of_bundle(a, b, each), each.order)).values():
+        first, count = bundles[0], len(bundles)
+        if len(first.parts) == 1:
+            ends = {"a": a.tree.path(first.whole), "b": b.tree.path(first.parts[0])}
+            yield note("rows-in-another-order", count=count, order=_described(first.order), **ends)
+            continue
         first = min(bundles, key=lambda each: each.whole)
-        mine, theirs, other = (a, b, "B") if first.side == "A" else (b, a, "A")
-        yield note(
-            "parts-in-another-order", side=other, path=theirs.tree.path(first.whole), count=len(bundles),
-            parts=tuple(mine.tree.name(part) for part in first.parts), groups=first.groups,
-        )  # fmt: skip
+        mine, theirs = (a, b) if first.side == "A" else (b, a)
+        path, parts = theirs.tree.path(first.whole), tuple(mine.tree.name(part) for part in first.parts)
+        side = other_side(first.side)
+        yield note("parts-in-another-order", side=side, path=path, count=count, parts=parts, groups=first.groups)
 
 
 def _described(order: object) -> Note:

@@ -6,14 +6,18 @@ calls its parameters, and how they lie, is the same in all of its modules: all o
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
 
 from probe.matching.automatic import values
-from probe.matching.automatic.outline import Outline, Weight
-from probe.matching.automatic.weights.axes import Axes, order_of
+from probe.matching.automatic.outline import Outline, Weight, values_of
 from probe.matching.result import Matching, Place, Reason, View
+from probe.numbers.axis_sums import squeezed
 
 _SAME_VALUES, _SAME_CLASS, _SHAPE, _ORDER = 0.98, 0.9, 0.85, 0.6
 _USUAL = ("weight", "bias")
@@ -36,39 +40,32 @@ class _Named:
 
     @property
     def is_told(self) -> bool:
-        """Tell whether names and layouts are what is known already."""
+        """Return True if names and layouts are what is known already."""
         return self.a.slot == self.b.slot and not self.is_turned and self.a.is_turned == self.b.is_turned
 
     @property
     def is_b_named(self) -> bool:
-        """Tell whether it is B's that is named as A's is: what has the usual name keeps it."""
+        """Return True if it is B's that is named as A's is: what has the usual name keeps it."""
         return self.a.slot in _USUAL or self.b.slot not in _USUAL
 
     @property
     def same(self) -> bool | None:
-        """Tell whether both hold the same numbers; None where nothing tells."""
+        """Return True if both hold the same numbers; None where nothing tells."""
         known = [w.numbers is not None and w.numbers.is_telling for w in (self.a, self.b)]
         return values.alike(self.a, self.b) if all(known) and not self.is_part else None
 
 
 def match_parameters(matching: Matching, a: Outline, b: Outline, least: float) -> Matching:
-    """Return a matching with views of parameters whose names, or layouts, only a guess tells.
+    """Return a matching with views of parameters whose names, or layouts, only a guess tells, ``least`` as sure.
 
-    Parameters
-    ----------
-    matching
-        pairs of modules, of which no mapping says anything
-    a, b
-        the two models
-    least
-        guesses that are less sure are not made
+    What a mapping pairs keeps the names that it gives.
     """
     by_class: dict[Hashable, list[_Named]] = defaultdict(list)
     for each in _candidates(matching, a, b):
         classes = a.tree.class_name(each.place_a[0]), b.tree.class_name(each.place_b[0])
         by_class[classes, each.place_a[1], each.place_b[1], each.is_turned].append(each)
     same_weights = bool(by_class) and values.are_same_weights(a, b, values.anchors(a, b))
-    views_a, views_b = dict(matching.views_a), dict(matching.views_b)
+    views = dict(matching.views_a), dict(matching.views_b)
     for group in by_class.values():
         alike, other = (sum(each.same is answer for each in group) for answer in (True, False))
         if same_weights and other > alike:
@@ -77,8 +74,8 @@ def match_parameters(matching: Matching, a: Outline, b: Outline, least: float) -
         for each in group:
             sure = _SAME_VALUES if each.same else _SAME_CLASS if alike else _ORDER if each.is_by_order else _SHAPE
             if sure >= least:
-                _keep(each, sure, axes, views_a, views_b)
-    return replace(matching, views_a=views_a, views_b=views_b)
+                _keep(each, sure, axes, views)
+    return replace(matching, views_a=views[0], views_b=views[1])
 
 
 def _axes_of(group: Sequence[_Named], a: Outline, b: Outline) -> Axes:
@@ -90,41 +87,28 @@ def _axes_of(group: Sequence[_Named], a: Outline, b: Outline) -> Axes:
     return order_of(a, b, [(each.a, each.b) for each in group]) or _TURNED
 
 
-def _keep(each: _Named, sure: float, turned: Axes, views_a: dict[Place, View], views_b: dict[Place, View]) -> None:
+def _keep(each: _Named, sure: float, turned: Axes, views: Sequence[dict[Place, View]]) -> None:
     """Name one parameter as the other is named; what has the usual name keeps it."""
     is_b = each.is_b_named
     name = each.a.slot if is_b else each.b.slot
-    for place, weight, views, is_turned in (
-        (each.place_a, each.a, views_a, each.is_turned and not is_b),
-        (each.place_b, each.b, views_b, each.is_turned and is_b),
-    ):
-        axes = turned if is_turned else weight.axes
-        if (is_turned or weight.is_turned or weight.slot != name) and place not in views:
-            views[place] = View(name, axes, sure)
+    ends = (each.place_a, each.a, not is_b), (each.place_b, each.b, is_b)
+    for (place, weight, is_named), known in zip(ends, views, strict=True):
+        is_turned = each.is_turned and is_named
+        if is_turned or weight.is_turned or weight.slot != name:
+            known.setdefault(place, View(name, turned if is_turned else weight.axes, sure))
 
 
 def _candidates(matching: Matching, a: Outline, b: Outline) -> Iterator[_Named]:
-    bundles = {(bundle.side, bundle.parts[0]): bundle for bundle in matching.bundles}
-    packed_a, packed_b = _packed(matching, "A"), _packed(matching, "B")
+    parts = {(bundle.side, bundle.parts[0]): bundle.parts for bundle in matching.bundles}
+    packed = [{module for module, _ in matching.compared_apart(side)} for side in "AB"]
     for pair in matching.pairs:
-        if pair.reason is Reason.MAPPED or _forms(a, pair.a) == _forms(b, pair.b):
+        is_told = pair.reason is Reason.MAPPED or pair.a in packed[0] or pair.b in packed[1]
+        if is_told or _forms(a, pair.a) == _forms(b, pair.b):
             continue
-        if pair.a in packed_a or pair.b in packed_b:
-            continue
-        parts_a, parts_b = (bundles.get((side, index)) for side, index in (("A", pair.a), ("B", pair.b)))
-        is_part = parts_a is not None or parts_b is not None
-        for i in parts_a.parts if parts_a is not None else (pair.a,):
-            for j in parts_b.parts if parts_b is not None else (pair.b,):
-                for each in _of_modules(a, i, b, j, is_part):
-                    if not each.is_told:
-                        yield each
-
-
-def _packed(matching: Matching, side: str) -> set[int]:
-    """Return a side's modules of which weights are compared as parts of one, or as one of parts."""
-    bundles = matching.weight_bundles
-    parts = {module for each in bundles if each.side == side for row in each.parts for module, _ in row}
-    return parts | {each.whole[0] for each in bundles if each.side != side}
+        parts_a, parts_b = parts.get(("A", pair.a)), parts.get(("B", pair.b))
+        for i, j in product(parts_a or (pair.a,), parts_b or (pair.b,)):
+            found = _of_modules(a, i, b, j, is_part=bool(parts_a or parts_b))
+            yield from (each for each in found if not each.is_told)
 
 
 def _forms(side: Outline, index: int) -> tuple[str, set[tuple[str, tuple[int, ...], bool]]]:
@@ -135,7 +119,7 @@ def _of_modules(a: Outline, i: int, b: Outline, j: int, is_part: bool) -> Iterat
     mine, theirs = ([w for w in side.weights[k] if w.recorded] for side, k in ((a, i), (b, j)))
 
     def named(x: Weight, y: Weight, is_by_order: bool = False) -> _Named:
-        is_turned = not is_part and _squeezed(x) != _squeezed(y)
+        is_turned = not is_part and squeezed(x.shape) != squeezed(y.shape)
         return _Named((i, x.recorded), (j, y.recorded), x, y, is_turned, is_part, is_by_order)
 
     slots = {w.slot for w in mine} & {w.slot for w in theirs}
@@ -144,7 +128,7 @@ def _of_modules(a: Outline, i: int, b: Outline, j: int, is_part: bool) -> Iterat
             if x.slot == y.slot and (x.shape == y.shape or is_part or x.shape == y.shape[::-1]):
                 yield named(x, y)
     left, right = ([w for w in weights if w.slot not in slots] for weights in (mine, theirs))
-    for key in (_rows_left_out,) if is_part else (_shape, _squeezed, _sorted_shape):
+    for key in _FORMS_OF_PARTS if is_part else _FORMS:
         for x, y, is_by_order in list(_met(left, right, key)):
             yield named(x, y, is_by_order)
             left.remove(x)
@@ -169,18 +153,64 @@ def _met(
         yield from ((x, y, not is_alone) for x, y in zip(mine, theirs, strict=True))
 
 
-def _shape(weight: Weight) -> Hashable:
-    return weight.shape
+Key = Callable[[Weight], Hashable]
+# axes of size 1 are left out: a scale of channels is [C] or [C, 1, 1]
+_FORMS: tuple[Key, ...] = (
+    lambda weight: weight.shape,
+    lambda weight: squeezed(weight.shape),
+    lambda weight: tuple(sorted(weight.shape)),
+)
+_FORMS_OF_PARTS: tuple[Key, ...] = (lambda weight: (len(weight.shape), weight.shape[1:]),)
 
 
-def _squeezed(weight: Weight) -> tuple[int, ...]:
-    """Return a shape without axes of size 1: a scale of channels is [C] or [C, 1, 1]."""
-    return tuple(size for size in weight.shape if size != 1)
+# In which order the axes lie of a weight that a class of one's own has otherwise: a convolution's as [h, w, in, out]
+#
+# The sizes tell it where they are all different. Where two are the same, as those of a square kernel, the stored values do.
+
+_LARGEST = 1 << 22
+"""elements of a weight up to which its values are read"""
+_MOST_AXES = 5
+
+Axes = tuple[int, ...]
 
 
-def _sorted_shape(weight: Weight) -> Hashable:
-    return tuple(sorted(weight.shape))
+def order_of(here: Outline, there: Outline, pairs: Sequence[tuple[Weight, Weight]]) -> Axes:
+    """Return which of its stored axes stands where in the other side's weight, the same for all pairs; empty where nothing tells.
+
+    Parameters
+    ----------
+    here
+        the side whose weights are turned
+    pairs
+        weights of that side, each with the one of ``there`` that it is
+    """
+    possible = [set(_fitting(mine, theirs)) for mine, theirs in pairs]
+    common = sorted(set.intersection(*possible)) if possible else []
+    if len(common) < 2:
+        return common[0] if common else ()
+    seen: Counter[Axes] = Counter()
+    for mine, theirs in pairs:
+        seen.update(_agreeing(here, mine, there, theirs, common))
+    return seen.most_common(1)[0][0] if seen else ()
 
 
-def _rows_left_out(weight: Weight) -> Hashable:
-    return len(weight.shape), weight.shape[1:]
+def _fitting(mine: Weight, theirs: Weight) -> Iterator[Axes]:
+    """Yield the orders of a weight's axes that give it the other one's shape."""
+    count = len(mine.shape)
+    if count != len(theirs.shape) or count > _MOST_AXES:
+        return
+    stored = mine.axes if len(mine.axes) == count else tuple(range(count))
+    for order in itertools.permutations(range(count)):
+        if tuple(mine.shape[axis] for axis in order) == theirs.shape:
+            yield tuple(stored[axis] for axis in order)
+
+
+def _agreeing(here: Outline, mine: Weight, there: Outline, theirs: Weight, orders: Sequence[Axes]) -> Iterator[Axes]:
+    """Yield the orders in which the stored values of two weights are the same."""
+    if mine.size > _LARGEST:
+        return
+    stored = values_of(here, Weight(mine.slot, mine.shape, tensor=mine.tensor))
+    other = values_of(there, theirs)
+    if stored is None or other is None:
+        return
+    yield from (order for order in orders if np.allclose(stored.transpose(order), other, rtol=1e-2, atol=1e-6))

@@ -16,6 +16,7 @@ import numpy as np
 
 from probe.matching.initial_weights import rounded
 from probe.matching.result import Matching, Reason, View
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.statistics import dtype_of, is_float
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
@@ -49,16 +50,9 @@ Members = list[tuple[int, int, Sequence[_Running], Sequence[_Running]]]
 
 
 def match_running(matching: Matching, a: Reader, b: Reader, least: float) -> Matching:
-    """Return a matching with views of running statistics that the two sides call by other names.
+    """Return a matching with views of running statistics that the two sides call by other names, ``least`` as sure.
 
-    Parameters
-    ----------
-    matching
-        pairs of modules; where a mapping made them, it is the mapping that says what is called how
-    a, b
-        the recordings
-    least
-        guesses that are less sure are not made
+    Where a mapping made a pair, it is the mapping that says what is called how.
     """
     if _names(a, [pair.a for pair in matching.pairs]) == _names(b, [pair.b for pair in matching.pairs]):
         return matching
@@ -73,18 +67,15 @@ def match_running(matching: Matching, a: Reader, b: Reader, least: float) -> Mat
         mine, theirs = ([each for each in own if each.name not in known] for own in (mine, theirs))
         if mine and theirs and pair.reason is not Reason.MAPPED:
             by_class[a.modules[pair.a].class_name, b.modules[pair.b].class_name].append((pair.a, pair.b, mine, theirs))
-    views_a, views_b = dict(matching.views_a), dict(matching.views_b)
+    views = dict(matching.views_a), dict(matching.views_b)
     for members in by_class.values():
-        for (name_a, name_b), sure in _met(members).items():
-            is_a = "running_" in name_b  # what has the usual name keeps it
-            for i, j, mine, theirs in members if sure >= least else ():
-                module, own, views, old, new = (
-                    (i, mine, views_a, name_a, name_b) if is_a else (j, theirs, views_b, name_b, name_a)
-                )
-                for each in own:
-                    if each.name == old:
-                        views.setdefault((module, each.slot), View(new, confidence=sure))
-    return replace(matching, views_a=views_a, views_b=views_b)
+        for names, sure in _met(members).items():
+            named = 0 if "running_" in names[1] else 1  # what has the usual name keeps it
+            for *modules, mine, theirs in members if sure >= least else ():
+                for each in (each for each in (mine, theirs)[named] if each.name == names[named]):
+                    place = modules[named], each.slot
+                    views[named].setdefault(place, View(names[1 - named], confidence=sure))
+    return replace(matching, views_a=views[0], views_b=views[1])
 
 
 def _names(reader: Reader, modules: Sequence[int]) -> list[set[str]]:
@@ -111,7 +102,7 @@ def _running(reader: Reader) -> dict[int, list[_Running]]:
     for (module, slot), info in buffers.items():
         place = module, slot
         if place in after and before.get(place) != after[place]:
-            shape = tuple(size for size in info.shape if size != 1)  # those of size 1 are there for a product
+            shape = squeezed(info.shape)  # axes of size 1 are there for a product
             found[module].append(_Running(slot, info.canonical_slot, shape, before.get(place), after[place]))
     return found
 

@@ -163,7 +163,7 @@ export class Report {
     return t.is_bound[i] ? "≥" : t.estimated[i] ? "≈" : "";
   }
 
-  /** The sentences of the rules that stand in a column (exemption, blame, tried) of a tensor. */
+  /** The sentences of the rules that stand in a column (exemption, blame) of a tensor. */
   rules(column, i) {
     const codes = this.words[this.doc.tensors[column][i]];
     return codes ? codes.split(" ").map((code) => this.doc.rules[column][code]) : [];
@@ -334,7 +334,7 @@ export class Report {
       const above = this.path(side, up);
       if (above === null) continue;
       if (above === "") return path;
-      return path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
+      return path.startsWith(above) && "./".includes(path[above.length]) ? path.slice(above.length + 1) : path;
     }
     return path;
   }

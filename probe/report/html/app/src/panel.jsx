@@ -128,16 +128,18 @@ function Charged({ report, i, onSelect }) {
   return <p class="state charged">◆ Shown here, charged to <button class="link" onClick={() => onSelect(found.row)}><bdi>{shown(path) || "the whole model"}</bdi></button>: {headline(found)}</p>;
 }
 
+/** What an exemption makes of a tensor: noise that has one is healed, since every use takes the difference back. */
+const exempted = (report, i) => report.verdict(i) === "noise" ? "healed" : report.verdict(i);
+
 /** Which rules judged a tensor: what --why prints. */
 function Rules({ report, i }) {
-  const [[left], [who], tried] = ["exemption", "blame", "tried"].map((column) => report.rules(column, i));
+  const [[left], [who]] = ["exemption", "blame"].map((column) => report.rules(column, i));
+  const limit = report.isAlone ? "" : report.words[report.doc.tensors.why_limit[i]];
   return (
     <>
-      {left && <p class="state">{report.verdict(i)}: {left}</p>}
+      {left && <p class="state">{exempted(report, i)}: {left}</p>}
       {who && <p class="state">Who answers: {who}</p>}
-      {tried.length > 0 && (
-        <details class="state"><summary>{count(tried.length, "rule was", "rules were")} tried, because it differs</summary><ul>{tried.map((text) => <li>{text}</li>)}</ul></details>
-      )}
+      {limit && <p class="state">Why this limit: {limit}</p>}
     </>
   );
 }
@@ -151,7 +153,7 @@ function Exempt({ report, chosen }) {
     const [left] = report.rules("exemption", i);
     const why = left ?? shown(report.words[t.why_not[i]]);
     if (!why) continue;
-    const text = `${report.verdict(i)}: ${why}`;
+    const text = `${left ? exempted(report, i) : report.verdict(i)}: ${why}`;
     const name = `${report.words[t.role[i]]} ${shown(report.words[t.slot_a[i]])}`;
     said.set(text, new Set([...(said.get(text) ?? []), name]));
   }

@@ -146,7 +146,7 @@ export class Reading {
     const path = modules.path[from.module[i]];
     const up = from.parent[i];
     const above = up >= 0 ? modules.path[from.module[up]] : "";
-    const name = above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
+    const name = above && path.startsWith(above) && "./".includes(path[above.length]) ? path.slice(above.length + 1) : path;
     const kind = report.words[modules.class[from.module[i]]];
     const call = from.call[i] > 0 ? ` (call ${from.call[i] + 1})` : "";
     return [short(shown(name || kind)) + call, name ? short(shown(kind)) : ""];

@@ -1,1 +1,0 @@
-"""Comparing two recordings: pairs of observations, their errors, and the first that is not noise."""

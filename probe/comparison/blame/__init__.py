@@ -1,1 +1,0 @@
-"""Who answers for a difference."""

@@ -1,1 +1,0 @@
-"""How far two tensors are apart, from values or from sketches."""

@@ -1,1 +1,0 @@
-"""What differs by more than rounding and is no fault."""

@@ -1,1 +1,0 @@
-"""One to many: packed weights, bundles of modules, padded vocabularies, shards."""

@@ -1,1 +1,0 @@
-"""One step of both sides, paired: calls, events, dataflow, the history of each weight."""

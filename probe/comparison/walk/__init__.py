@@ -1,1 +1,0 @@
-"""Walking a step in causal order: weights, inputs, forward, loss, backward, gradients, updates."""

@@ -1,0 +1,1 @@
+"""Operations inside modules: which of A is which of B, and what they were given beside tensors."""

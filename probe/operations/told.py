@@ -1,0 +1,71 @@
+"""What operations add to a finding: arguments and functions that differ, and what one side alone calls in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import PurePath
+
+from probe.answer.result import Divergence
+from probe.notes import Note, note
+from probe.operations.names import canonical, differing
+from probe.records import Phase, Role
+from probe.verdict.judge.verdicts import Finding
+from probe.verdict.side import Call, Side
+from probe.verdict.steps.events import Event, Node
+from probe.verdict.steps.step import Step
+
+_MOST = 4
+"""operations of one side alone that are named"""
+
+
+def of_operations(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings without those of operations that lie behind another one: what follows a fault enlarges it."""
+    return [each for each in findings if not (each.is_behind and _operation(each.event) is not None)]
+
+
+def with_operations_told(step: Step, found: Divergence) -> Divergence:
+    """Return a finding with the operations that tell more: the one that shows it, and those of one side alone before it."""
+    node = found.event.node if found.event is not None else None
+    if node is None or found.phase is not Phase.FORWARD:
+        return found
+    advice = _advice(step, node, found) or found.advice
+    inner = found.event.role is Role.OUTPUT and not node.a.is_operation
+    facts = []
+    for side, half, call in (("A", step.a, node.a), ("B", step.b, node.b)):
+        alone = tuple(_shown(half, each) for each in _alone(step, half, call, inner))
+        if alone:
+            facts.append(note("operations-alone", side=side, operations=alone))
+    is_named = advice is not found.advice
+    return replace(found, facts=(*found.facts, *facts), advice=advice, hints=() if is_named else found.hints)
+
+
+def _advice(step: Step, node: Node, found: Divergence) -> Note | None:
+    """Return what to look at where functions or arguments of an operation differ."""
+    if not node.a.is_operation:
+        return None
+    mine, theirs = step.a.reader.modules[node.a.module], step.b.reader.modules[node.b.module]
+    other = differing(mine, theirs)
+    if other and found.event.role is Role.OUTPUT:
+        return note("another-argument", arguments=tuple((name, str(a), str(b)) for name, (a, b) in other.items()))
+    if canonical(mine.class_name) != canonical(theirs.class_name):
+        return note("another-function", a=mine.class_name, b=theirs.class_name)
+    return None
+
+
+def _operation(event: Event | None) -> Node | None:
+    return event.node if event is not None and event.node is not None and event.node.a.is_operation else None
+
+
+def _alone(step: Step, half: Side, call: Call, inner: bool) -> Iterator[Call]:
+    """Yield what one side alone calls, in front of a call or last inside it, behind all that both sides call there."""
+    nodes, around = step.of_a if half is step.a else step.of_b, call if inner else call.caller
+    until = call.end if inner else call.begin
+    before = (each.end for each in half.calls if each in nodes and each.caller is around and each.end < until)
+    start = max(before, default=around.begin if around is not None else -1)
+    yield from [each for each in half.alone if each.caller is around and start <= each.begin < until][-_MOST:]
+
+
+def _shown(half: Side, call: Call) -> str:
+    info = half.reader.modules[call.module]
+    return f"{info.path.rpartition('/')[2]} ({PurePath(info.file).name}:{info.line})"

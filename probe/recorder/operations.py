@@ -1,0 +1,126 @@
+"""Operations: calls of the framework's functions inside the code of modules.
+
+Each is a call of its own below the call that made it: ``self_attn/softmax.0`` is the first softmax of a call of ``self_attn``.
+It stands in the file as a module that has arguments.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from probe.adapters.base import Operation
+from probe.numbers.slots import flatten
+from probe.recorder.calls import CALLS, Call, Calls
+from probe.recorder.gradients import Gradients
+from probe.recorder.measuring import Measuring
+from probe.recorder.run import Run, guarded
+from probe.records import ModuleInfo, Phase, Role
+
+_MOST = 100_000
+"""different operations of a recording: a loop whose length grows makes more and more"""
+
+
+class Operations:
+    """Records what operations are given and return, and the gradients of what they return.
+
+    Parameters
+    ----------
+    run, measuring, calls, gradients
+        the other parts of the recorder
+    """
+
+    def __init__(self, run: Run, measuring: Measuring, calls: Calls, gradients: Gradients) -> None:
+        self.run = run
+        self._measuring, self._calls, self._gradients = measuring, calls, gradients
+        self._indices: dict[tuple[int, str, int], int] = {}
+        """by module, name, and number inside one call of the module"""
+        self._threads = threading.local()
+        self._watch = run.adapter.on_operations(self.before, self.after)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the framework shows its operations."""
+        return self._watch is not None
+
+    def enter(self, module: object, index: int) -> None:
+        """Begin to look at operations in this thread, which calls a module. Doing it twice does no harm."""
+        if self._watch is not None and not self._watch.enter(module):
+            kind = self.run.modules[index].class_name
+            self.run.note(
+                f"operations of {kind}'s own code are not recorded: it would compute with another kernel", index
+            )
+
+    def leave(self) -> None:
+        """Look at operations in this thread no longer."""
+        if self._watch is not None:
+            self._watch.leave()
+
+    @property
+    def _pending(self) -> list[Call | None]:
+        """What runs in this thread: None for an operation that is not recorded."""
+        pending = getattr(self._threads, "pending", None)
+        if pending is None:
+            pending = self._threads.pending = []
+        return pending
+
+    @guarded
+    def before(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin an operation, and record what it is given."""
+        pending = self._pending
+        pending.append(None)
+        run, calls = self.run, self._calls
+        around = calls.stack[-1] if calls.stack else None
+        if around is None or around.step != run.step or run.passes_over or not run.keep[around.module]:
+            return
+        if run.norms or run.too_many(len(calls.all), CALLS, "calls of modules and operations"):
+            return
+        index = self._index_of(around, operation, args, kwargs)
+        if index is None:
+            return
+        pending[-1] = call = calls.begin_inside(around, index)
+        if not call.recomputed:
+            self._observe(
+                Role.INPUT, call, [*flatten(args, run.adapter.is_tensor), *flatten(kwargs, run.adapter.is_tensor)]
+            )
+
+    @guarded
+    def after(self, output: object, raised: bool) -> None:
+        """End an operation, and record what it returns."""
+        pending = self._pending
+        call = pending.pop() if pending else None
+        run = self.run
+        if call is None or not run.active or call.step != run.step:
+            return
+        call.end, call.raised = run.next_seq(), raised
+        tensors = flatten(output, run.adapter.is_tensor)
+        if not call.recomputed:
+            self._observe(Role.OUTPUT, call, tensors)
+        if call.is_in_graph:
+            self._gradients.watch_outputs(call, tensors)
+
+    def _observe(self, role: Role, call: Call, tensors: list[tuple[str, Any]]) -> None:
+        for slot, tensor in tensors:
+            self._measuring.observe(Phase.FORWARD, role, slot, tensor, call)
+
+    def _index_of(
+        self, around: Call, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> int | None:
+        """Return the index of an operation among the modules; enter it into the file the first time."""
+        run = self.run
+        number = around.operations[operation.name]
+        around.operations[operation.name] += 1
+        key = around.module, operation.name, number
+        if key not in self._indices:
+            if len(self._indices) >= _MOST:
+                run.note(f"there are more than {_MOST:,} different operations: the others are not recorded", -1)
+                return None
+            path = f"{run.modules[around.module].path}/{operation.name}.{number}"
+            file, line = operation.called_from()
+            info = ModuleInfo(
+                path, operation.qualified_name, around.module, file, line, arguments=operation.arguments(args, kwargs)
+            )
+            self._indices[key] = len(run.modules)
+            run.add_inside(info, around.module)
+            run.writer.add_modules([info])
+        return self._indices[key]

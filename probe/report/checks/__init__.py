@@ -1,1 +1,0 @@
-"""The answers of checks in words: the reason first, then what it rests on."""
