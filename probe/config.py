@@ -449,7 +449,8 @@ def _point(where: str, entry: object) -> Point:
     try:
         ast.parse(entry["value"].strip(), mode="eval")
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{where}: value={entry['value']!r} is no expression of Python ({error})") from None
+        said = getattr(error, "msg", error)
+        raise ConfigError(f"{where}: value={entry['value']!r} is no expression of Python ({said})") from None
     return Point(**{key: entry[key].strip() for key in _POINT}, line=line)
 
 

@@ -28,7 +28,7 @@ from probe.recorder.measuring import Measuring
 from probe.recorder.models import add_models
 from probe.recorder.operations import Operations
 from probe.recorder.outcome import Outcome
-from probe.recorder.points import Points
+from probe.recorder.points.recording import Points
 from probe.recorder.run import Run, guarded
 from probe.recorder.triggers import Triggers
 from probe.recorder.updates import Updates

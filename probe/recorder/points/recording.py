@@ -1,6 +1,6 @@
 """Points: values inside the code of modules that no hook reaches, recorded as `Recorder.log` records what the user logs.
 
-While a recording runs, the ``forward`` of these modules has other code (`probe.recorder.inserting`); then it has its own again.
+While a recording runs, the ``forward`` of these modules has other code (`probe.recorder.points.inserting`); then it has its own again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from probe.config import Point, hint, matches
 from probe.errors import ConfigError
 from probe.numbers.slots import flatten
 from probe.recorder.calls import Call, Calls
-from probe.recorder.inserting import CALLED, code_with, function_of
 from probe.recorder.models import Hookable
+from probe.recorder.points.inserting import CALLED, code_with, function_of
 from probe.recorder.run import Run, guarded
 
 _own: dict[int, tuple[CodeType, CodeType]] = {}
@@ -60,8 +60,8 @@ class Points:
             for each in chosen:
                 function = function_of(getattr(each.module(), self.run.adapter.forward, None))
                 if function is None:
-                    kind = names[each.index][1]
-                    raise ConfigError(f"points: {point.module!r}: {kind} has no function in Python that computes")
+                    what = f"{self.run.adapter.forward} of {names[each.index][1]}"
+                    raise ConfigError(f"points: {point.module!r}: {what} is no function of Python with a name")
                 of.setdefault(function, {})[number] = point
         made = {function: code_with(_code_of(function), points) for function, points in of.items()}
         reached, is_compiling = self.reached, self.run.adapter.is_compiling
