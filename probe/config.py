@@ -259,7 +259,7 @@ class RecordConfig:
             "on_loss_jump": self.on_loss_jump,
             "batch": None if self.batch is Batch.HASH else self.batch.value,
             "compression": None if self.compression is None else self.compression.value,
-            "points": [dataclasses.asdict(each) for each in self.points] or None,
+            **({"points": [dataclasses.asdict(each) for each in self.points]} if self.points else {}),
         }
 
 

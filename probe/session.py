@@ -108,9 +108,9 @@ def start(
         how stored values are compressed: ``"lz4"`` (faster) or ``"zstd"`` (smaller); default not at all. Writing and reading them needs
         ``pip install 'probe-align[compression]'``
     points
-        values inside the code of modules, recorded as `log` records them: a YAML or JSON file with a list, or the list, of
-        ``module`` (path or class), ``after`` (a line of code of its forward), ``value`` (an expression, evaluated behind that line)
-        and ``name``; with ``line``, its number in the file, if several lines read the same
+        values inside the code of modules, recorded as `log` records them: a list, or a YAML or JSON file with one, of
+        ``module`` (path or class), ``after`` (a line of its forward), ``value`` (an expression, evaluated behind it)
+        and ``name``; also ``line``, its number in the file, if several lines read the same
     parallel
         how the ranks divide the work, where probe cannot see it (groups of PyTorch's device meshes, Megatron and fleet are recorded
         without it): sizes by name, the group whose ranks lie closest first, as in ``{"tp": 2, "dp": 4}``, or the ranks of each group,

@@ -1,4 +1,7 @@
-"""Both models recorded by the config.json of msprobe's guide: ``python -m benchmarks.reference_trees.document CONFIG [FAULT ...]``."""
+"""Both models recorded by the config.json of msprobe's guide.
+
+``python -m benchmarks.reference_trees.document CONFIG [FAULT ...]``
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from benchmarks.reference_trees.training import loss_of, optimizer_of
 
 
 def main(config: str, *faults: str) -> None:
-    """Record a step of each model, and of MindSpeed-MM's with each fault, into folders of their names in ``dump_path``."""
+    """Record a step of each model, and of MindSpeed-MM's with each fault, into folders by name in ``dump_path``."""
     options, sizes = json.loads(Path(config).read_text()), Sizes()
     record(options, "llamafactory", llamafactory(sizes), sizes)
     record(options, "mindspeed", mindspeed_of(llamafactory(sizes), sizes), sizes)

@@ -144,7 +144,7 @@ class Adapter(abc.ABC):
     forward: str = "forward"
     """the method of modules that computes"""
     is_compiling: Callable[[], bool] = staticmethod(lambda: False)
-    """Return True if code is read by a compiler and not run, so that nothing can be seen; a compiler reads this function too"""
+    """whether a compiler reads the program's code and does not run it; it reads this function too"""
 
     # Models
 

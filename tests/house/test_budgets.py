@@ -17,7 +17,7 @@ MOST_FILES = 25
 """of Python, in a folder of tests"""
 
 AT_MOST = {
-    "": 75_830,
+    "": 76_242,
     "verdict": 7_720,
     "answer": 2_060,
     "diagnosis": 5_640,

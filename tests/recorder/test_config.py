@@ -202,11 +202,12 @@ POINT = {"module": "A", "after": "x = y", "value": "x", "name": "seen"}
         ({"compression": "lz4", "batch": "all"}, "compression='lz4' is for values, and task='statistics' records none: leave it out, "
                                                  "or record with task='tensor'"),
         ({"points": {"module": "A"}}, "points: expected a list of points, each with module, after, value, name"),
-        ({"points": [{"module": "A"}]}, "points, entry 1: {'module': 'A'} is no point; expected module, after, value, name, and line if "
-                                        "several lines read the same"),
+        ({"points": [{"module": "A"}]}, "points, entry 1: {'module': 'A'} is no point; expected module, after, value, name, "
+                                        "and line if several lines read the same"),
         ({"points": [{**POINT, "name": " "}]}, "points, entry 1: name=' ' is no text"),
         ({"points": [{**POINT, "line": "12"}]}, "points, entry 1: line='12' is no number of a line"),
-        ({"points": [POINT, {**POINT, "value": "x +"}]}, "points, entry 2: value='x +' is no expression of Python (invalid syntax)"),
+        ({"points": [POINT, {**POINT, "value": "x +"}]}, "points, entry 2: value='x +' is no expression of Python "
+                                                         "(invalid syntax)"),
         ({"points": "none.yaml"}, "cannot read the configuration none.yaml: No such file or directory"),
     ],
 )  # fmt: skip
@@ -247,8 +248,8 @@ def test_files_that_cannot_be_used(name: str, content: bytes | None, text: str, 
 
 def test_it_is_frozen_and_goes_into_the_file() -> None:
     config = RecordConfig.from_options(
-        steps=[1, "2-3", "every 5"], ranks=1, modules="a*", phases="init", tensors="b", on_nonfinite=True, on_loss_jump=4,
-        batch="ids", compression="zstd", points=[{**POINT, "line": 3}, POINT],
+        steps=[1, "2-3", "every 5"], ranks=1, modules="a*", phases="init", tensors="b", on_nonfinite=True,
+        on_loss_jump=4, batch="ids", compression="zstd", points=[{**POINT, "line": 3}, POINT],
     )  # fmt: skip
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.task = Task.TENSOR  # type: ignore[misc]

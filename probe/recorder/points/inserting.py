@@ -8,9 +8,9 @@
                                              pass
                                          return q @ x
 
-The whole file is compiled, as Python did, so that names, cells and columns are those of the code that runs. The lambda lets
-`__probe_point__` evaluate the expression where no error of it reaches the program. The name is a global while a recording
-runs; a call that is under way when it ends finds it no longer, hence NameError.
+The whole file is compiled, as Python did, so that names, cells and columns are those of the code that runs. The lambda
+lets `__probe_point__` evaluate the expression where no error of it reaches the program. The name is a global while a
+recording runs; a call that is under way when the recording ends does not find it, hence NameError.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 def _statement(function: ast.AST, lines: list[str], point: Point, code: CodeType) -> ast.stmt:
     """Return the one statement behind which a point stands."""
-    wanted, all_of_it = _tokens(point.after), list(_statements(function))
-    found = [each for each in all_of_it if wanted in _texts(each, lines)]
+    wanted, statements = _tokens(point.after), list(_statements(function))
+    found = [each for each in statements if wanted in _texts(each, lines)]
     said = f"points: {point.name!r}: {point.after!r}"
     of = f"{code.co_qualname} ({code.co_filename})"
     if not found:
-        texts = {lines[each.lineno - 1].strip(): each.lineno for each in all_of_it}
+        texts = {lines[each.lineno - 1].strip(): each.lineno for each in statements}
         near = difflib.get_close_matches(point.after.strip(), texts, n=3, cutoff=0.0)
         raise ConfigError(
             "\n".join([f"{said} is no line of {of}; the nearest are", *(f"  {texts[each]}: {each}" for each in near)])
@@ -154,7 +154,7 @@ def _statement(function: ast.AST, lines: list[str], point: Point, code: CodeType
 
 
 def _texts(statement: ast.stmt, lines: list[str]) -> set[str]:
-    """Return how a statement may be called: its first line, or all of it; of one with a block inside, all before the block."""
+    """Return by what a statement is named: its first line, or all of it; of one with a block, what is before that."""
     block = _block(statement)
     assert statement.end_lineno is not None
     end = block[0].lineno - 1 if block else statement.end_lineno

@@ -1,6 +1,6 @@
-"""Points: values inside the code of modules that no hook reaches, recorded as `Recorder.log` records what the user logs.
+"""Points: values inside the code of modules, recorded as `Recorder.log` records what the user logs.
 
-While a recording runs, the ``forward`` of these modules has other code (`probe.recorder.points.inserting`); then it has its own again.
+While a recording runs, the ``forward`` of these modules has the code that `probe.recorder.points.inserting` makes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from probe.recorder.points.inserting import CALLED, code_with, function_of
 from probe.recorder.run import Run, guarded
 
 _own: dict[int, tuple[CodeType, CodeType]] = {}
-"""code with points, by its id, and the own code in whose place it is: a forked process may find the first in a function"""
+"""by its id, code with points, and the own code in whose place it is: a forked process may find a function so"""
 
 
 class Points:
@@ -110,7 +110,8 @@ class Points:
         for number, point in enumerate(self._points):
             if number not in self._told:
                 self._told.add(number)
-                text = f"step {self.run.step} did not reach the point {point.name!r}: its line did not run, or was compiled"
+                why = "its line did not run, or was compiled"
+                text = f"step {self.run.step} did not reach the point {point.name!r}: {why}"
                 self.run.note(text, min(self._modules[number]))
 
 

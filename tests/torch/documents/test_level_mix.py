@@ -1,4 +1,4 @@
-"""The config.json of msprobe's guide for MindSpeed and LLaMA-Factory, ``level: mix`` as it is, on both models that it speaks of."""
+"""The config.json of msprobe's guide for MindSpeed and LLaMA-Factory, with ``level: mix``, on both of its models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tests.programs import benchmark
 DATA = Path(__file__).parents[2] / "data"
 LIBRARY, TEMPLATE = "mindspeed-mm/qwen2.5-vl", DATA / "template-qwen2.5vl-llamafactory.yaml"
 TEXT, VISION = ".text_decoder.decoder.layers", ".image_encoder.encoder.blocks.layers"
+SDPA, CORE = "scaled_dot_product_attention", "self_attention.core_attention"
 FAULTS = {
     "eps of a vision norm": ("visual.blocks.5.norm1/add.0", f"{VISION}.5.input_layernorm/add.0", "self.eps"),
     "vision residual": ("visual.blocks.9/add.1", f"{VISION}.9/add.1", "residual +"),
-    "scale of scores": ("visual.blocks.10.attn/scaled_dot_product_attention.0", f"{VISION}.10.self_attention.core_attention/matmul.1", "@ v"),
+    "scale of scores": (f"visual.blocks.10.attn/{SDPA}.0", f"{VISION}.10.{CORE}/matmul.1", "@ v"),
     "rotary sections": ("model.layers.0.self_attn/split.0", f"{TEXT}.0.self_attention/split.1", "split("),
-    "key heads of queries": ("model.layers.2.self_attn/repeat_interleave.0", f"{TEXT}.2.self_attention.core_attention/repeat.0", "repeat("),
+    "key heads of queries": ("model.layers.2.self_attn/repeat_interleave.0", f"{TEXT}.2.{CORE}/repeat.0", "repeat("),
 }  # fmt: skip
 """by what is wrong in functional code: the operation in A and in B, and what stands in B's line"""
 
@@ -43,7 +44,7 @@ def test_operations_of_both_models_are_pairs_that_agree(recorded, mapping) -> No
     paired = {slot.path_a for slot in found.slots if slot.path_b and "/" in slot.path_a}
     assert len(paired) > 0.5 * len(there) > 400
     for layer in ("visual.blocks.0.attn", "model.layers.7.self_attn"):
-        assert f"module.{layer}/scaled_dot_product_attention.0" in paired
+        assert f"module.{layer}/{SDPA}.0" in paired
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -190,8 +190,8 @@ ROTATIONS = {
 def test_points_behind_the_rotation(rotation: str, axes: str, task: str, tmp_path: Path, monkeypatch: Any) -> None:
     files = [Path(each.__file__) for each in (modeling_qwen2, megatron_gpt)]
     before = [file.read_bytes() for file in files]
-    points = [{"module": "SelfAttention", "after": f"{name} = apply_rotary_pos_emb({name}, rotary_pos_emb)", "value": name + axes, "name": name}
-              for name in ("query", "key")]  # fmt: skip
+    line = "{0} = apply_rotary_pos_emb({0}, rotary_pos_emb)".format
+    points = [dict(module="SelfAttention", after=line(each), value=each + axes, name=each) for each in ("query", "key")]
     monkeypatch.setattr(megatron_gpt, "apply_rotary_pos_emb", ROTATIONS[rotation])
     a = record(tmp_path / "a.h5", small_qwen2(), task, points=QWEN2)
     b = record(tmp_path / "b.h5", megatron_from(small_qwen2()), task, points=points)

@@ -1,4 +1,4 @@
-"""Points inside the code of modules: what is recorded of them, that the training does not notice, what is refused in which words."""
+"""Points inside the code of modules: what is recorded of them, that the training does not notice, what is refused."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ def point(after=FIRST, value="h", name="seen", module="Block", **more) -> dict[s
     return {"module": module, "after": after, "value": value, "name": name, **more}
 
 
-SEVERAL = [point(), point("h = torch.tanh(", "(h.T * 2, turn)", "turned"), point('h = pairs["both"][0]', "self._Block__bias + h"),
-           point('pairs={"both": (h+self.__bias, [h.sum()])}', "pairs"), point("x = x*2", "x", line=TWICE)]  # fmt: skip
+SEVERAL = [point(), point("h = torch.tanh(", "(h.T * 2, turn)", "turned"), point("x = x*2", "x", line=TWICE),
+           point('h = pairs["both"][0]', "self._Block__bias + h"),
+           point('pairs={"both": (h+self.__bias, [h.sum()])}', "pairs")]  # fmt: skip
 
 
 class Net(nn.Module):
@@ -150,7 +151,7 @@ def test_values_are_those_behind_the_line_each_time_that_it_runs() -> None:
 
 
 @pytest.mark.parametrize("after", [
-    "for turn in range(2):", "if self.training:", "if self.fails: x = x[99, 99]", "h = torch.tanh( h + turn)", '"What it says."'
+    "for turn in range(2):", "if self.training:", "if self.fails: x = x[99, 99]", "h=torch.tanh( h + turn)", '"What it says."'
 ])  # fmt: skip
 def test_lines_are_found_by_their_code(after) -> None:
     train(path="a.h5", steps=1, points=[point(after, "x")])
@@ -164,9 +165,9 @@ HERE = f"made_in.<locals>.Block.forward ({__file__})"
 @pytest.mark.parametrize(("given", "said"), [
     (point("x = x * 3"), f"points: 'seen': 'x = x * 3' is no line of {HERE}; the nearest are\n  {TWICE}: x = x * 2\n"),
     (point("else:"), f"points: 'seen': 'else:' is no line of {HERE}; the nearest are\n"),
-    (point("x = x * 2"), f"points: 'seen': 'x = x * 2' stands in lines {TWICE - 1} and {TWICE} of {HERE}: choose one with line: "),
+    (point("x = x * 2"), f"points: 'seen': 'x = x * 2' stands in lines {TWICE - 1} and {TWICE} of {HERE}: "),
     (point("x = x * 2", line=1), f"points: 'seen': 'x = x * 2' is not line 1 of {HERE}, but {TWICE - 1} and {TWICE}"),
-    (point("return h + x * 0.25"), f"points: 'seen': 'return h + x * 0.25' ends what runs in {HERE}: nothing runs behind it"),
+    (point("return h + x * 0.25"), f"points: 'seen': 'return h + x * 0.25' ends what runs in {HERE}: nothing runs"),
     (point(module="Blok"), "points: the model has no module 'Blok'; did you mean 'Block'?"),
     (point(module="Linear"), f"points: 'seen': '{FIRST}' is no line of Linear.forward ("),
     (point(module="act"), "points: 'act': forward of Identity is no function of Python with a name"),
