@@ -17,7 +17,7 @@ MOST_FILES = 25
 """of Python, in a folder of tests"""
 
 AT_MOST = {
-    "": 76_242,
+    "": 75_830,
     "verdict": 7_720,
     "answer": 2_060,
     "diagnosis": 5_640,
@@ -34,6 +34,7 @@ AT_MOST = {
 """by folder of the package; the first is all of it, without what is in `BROUGHT`"""
 BROUGHT = {
     "ports that write blocks otherwise": (0, 210),
+    "points inside of code": (412, 340),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50
