@@ -74,7 +74,7 @@ class Operation(Protocol):
 class OperationWatch(Protocol):
     """Looks at the operations of the threads that entered it."""
 
-    def enter(self, module: Module) -> bool:
+    def enter(self, module: Module | None) -> bool:
         """Look at those of this thread, which calls a module; False if that module would compute otherwise then."""
 
     def leave(self) -> None:
