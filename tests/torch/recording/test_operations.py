@@ -179,6 +179,8 @@ def test_only_chosen_modules_have_operations() -> None:
     with probe.capture(net, "a.h5", level="mix", modules=["second"], quiet=True):
         net(torch.randn(3, 8))
     assert {each.rpartition("/")[0] for each in operations()} == {"second"} and seen == [[]]
+    run = Recording("a.h5")  # nor do calls of the others cost anything
+    assert {path for _, path, _ in run.called() if "/" not in path} == {"", "second"}
 
 
 def test_at_level_op_modules_have_no_tensors_but_the_model() -> None:
