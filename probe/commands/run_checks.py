@@ -1,4 +1,4 @@
-"""The commands ``probe check overflow``, ``data``, ``weights`` and ``init``."""
+"""The commands ``probe check overflow``, ``data``, ``weights``, ``init`` and ``logprobs``."""
 
 from __future__ import annotations
 
@@ -115,4 +115,39 @@ def weights_command(a: str, b: str, mapping: str | None, as_json: bool, verbose:
     _finish(check_weights(a, b, mapping, **options), as_json, verbose=verbose)
 
 
-COMMANDS: tuple[click.Command, ...] = (overflow_command, data_command, weights_command, init_command)
+@click.command("logprobs")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path(), required=False)
+@click.option(
+    "--atol",
+    type=float,
+    help="Difference up to which a token is noise; 30 · 2⁻⁸, for engines in bfloat16, if not given.",
+)
+@click.option(
+    "--bound",
+    "bounds",
+    type=float,
+    multiple=True,
+    help="Also count the tokens beyond this; may be given several times.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), metavar="TABLE.csv", help="Write a row for each token."
+)
+@shared.JSON
+def logprobs_command(a: str, b: str | None, as_json: bool, **options: Any) -> None:
+    """Hold log-probabilities of a trainer (A) and of a rollout engine (B) against each other, token by token, and say what form their differences have.
+
+    A and B are .npz, .jsonl or .json files as verl, slime, NeMo RL, TRL, vLLM and SGLang have them, or recordings with values. B may be left out
+    where one file has both.
+
+    \b
+    Exit status: 0 nothing found, 1 found, 2 could not be checked, 3 error.
+    Example:     probe check logprobs trainer.npz engine.jsonl
+                 probe check logprobs train_data_step1.jsonl -o tokens.csv
+    """
+    from probe.checks.logprobs import check_logprobs
+
+    _finish(check_logprobs(a, b, **{name: value for name, value in options.items() if value}), as_json)
+
+
+COMMANDS: tuple[click.Command, ...] = (overflow_command, data_command, weights_command, init_command, logprobs_command)
