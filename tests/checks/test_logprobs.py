@@ -242,6 +242,7 @@ def test_the_command(tmp_path: Path) -> None:
     document = json.loads(run_command("check", "logprobs", a, b, "--json").stdout)
     assert (document["form"], document["beyond"].keys(), document["status"]) == ("filled", {"0.1", "0.5", "1"}, "found")
     assert run_command("check", "logprobs", a, a).exit_code == 0
+    assert "above 0" in run_command("check", "logprobs", a, b, "--atol", "0").stderr
     masked = saved(tmp_path / "c.jsonl", computed(TRAINER, mask=np.zeros(LENGTH, int)))
     nothing = check_logprobs(a, masked)
     assert State.UNKNOWN in {line.state for line in nothing.lines}

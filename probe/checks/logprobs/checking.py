@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from probe.checks.logprobs.forms import ATOL, FORMS, forms_of, is_noise
+from probe.checks.logprobs.forms import ATOL, forms_of, is_noise
 from probe.checks.logprobs.pairing import Pairs, side_by_side
 from probe.checks.logprobs.reading import ROLES, TABLE, sequences_of
 from probe.checks.outcome import CheckResult, Line, State, fault, fine
@@ -42,7 +41,7 @@ class LogProbs(CheckResult):
     tokens: int = 0
     """that count on both sides, with equal ids up to them"""
     form: str = ""
-    """one of `FORMS`, or empty"""
+    """one of `probe.checks.logprobs.forms.FORMS`, or empty"""
     measures: dict[str, float] = field(default_factory=dict)
     beyond: dict[str, float] = field(default_factory=dict)
     """share of the tokens whose log-probabilities are further apart than each bound"""
@@ -94,7 +93,7 @@ def check_logprobs(
     mine, theirs = sequences_of(a, ROLES[0]), sequences_of(a if b is None else b, ROLES[1])
     pairs, lines = side_by_side(mine, theirs)
     if output is not None:
-        _written(pairs, Path(output))
+        _written(pairs, output)
     found, rest = forms_of(pairs, atol)
     lines += [fault(_FORM, code, **facts) for code, facts in found]
     beyond = np.abs(rest.d) > atol
@@ -137,15 +136,7 @@ def _measures(pairs: Pairs) -> dict[str, float]:
         }  # fmt: skip
 
 
-def _written(pairs: Pairs, path: Path) -> None:
+def _written(pairs: Pairs, path: str | Path) -> None:
     """Write a row for each token."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(("sequence", "token", "position", "id", "a", "b", "b-a"))
-        rows = zip(pairs.row, pairs.token, pairs.position, pairs.id, pairs.a, pairs.b, pairs.d, strict=True)
-        table.writerows(
-            (int(row), int(token), int(at), int(each), *map(float, rest)) for row, token, at, each, *rest in rows
-        )
-
-
-__all__ = ["FORMS", "LogProbs", "check_logprobs"]
+    columns = (pairs.row, pairs.token, pairs.position, pairs.id, pairs.a, pairs.b, pairs.d)
+    np.savetxt(path, np.column_stack(columns), "%.9g", ",", header="sequence,token,position,id,a,b,b-a", comments="")

@@ -111,11 +111,8 @@ def _recording(file: Path) -> Iterator[Any]:
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
-    ".jsonl": _lines,
-    ".json": _document,
-    ".npz": _arrays,
-    ".h5": _recording,
-}
+    ".jsonl": _lines, ".json": _document, ".npz": _arrays, ".h5": _recording,
+}  # fmt: skip
 
 
 def _of_record(record: Any, role: str, where: str) -> Iterator[Tokens]:
@@ -123,19 +120,17 @@ def _of_record(record: Any, role: str, where: str) -> Iterator[Tokens]:
     given = _by_form(record, role)
     if given is None:
         keys = ", ".join(record) if isinstance(record, Mapping) else type(record).__name__
-        known = "; ".join(name for name in TABLE["forms"])
         raise FormatError(
-            f"{where} has no ids and log-probabilities under known keys (it has {keys}; known are the keys of {known}): "
-            "name them ids and logprobs, and mask, prompt_length and position_ids where there are any"
+            f"{where} has no ids and log-probabilities under known keys (it has {keys}; known are those of "
+            f"{'; '.join(TABLE['forms'])}): name them ids and logprobs, and mask, prompt_length and position_ids where there are any"
         )
-    key = "ids" if "ids" in given else "response"
-    if not _is_nested(given[key]):
+    ids = given.get("ids", given.get("response"))
+    if not _is_nested(ids):
         yield _one(given, where)
         return
-    for row in range(len(given[key])):
-        yield _one(
-            {name: _row(name, value, row, len(given[key])) for name, value in given.items()}, f"{where}, row {row}"
-        )
+    for row in range(len(ids)):
+        own = {name: _row(name, value, row, len(ids)) for name, value in given.items()}
+        yield _one(own, f"{where}, row {row}")
 
 
 def _row(name: str, value: Any, row: int, rows: int) -> Any:
