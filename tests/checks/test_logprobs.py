@@ -207,7 +207,7 @@ def test_the_logits_of_a_recording(tmp_path: Path, task: str) -> None:
         z.sum().backward()
         probe.step()
     if task == "statistics":
-        with pytest.raises(FormatError, match="record with task='tensor'"):
+        with pytest.raises(FormatError, match="task='tensor'"):
             sequences_of(tmp_path / "a.h5", "trainer")
         return
     (found,) = sequences_of(tmp_path / "a.h5", "trainer")
@@ -236,7 +236,7 @@ def test_the_command(tmp_path: Path) -> None:
     result = run_command("check", "logprobs", a, b, "-o", tmp_path / "t.csv", "--bound", "0.5")
     assert result.exit_code == 1 and all(len(line) <= 80 for line in result.stdout.splitlines())
     golden("check-logprobs", result.stdout, (r"^FOUND .*(\n  /.*)*", "FOUND  <files>"), (NUMBERS.pattern, "#"))
-    rows = list(csv.reader((tmp_path / "t.csv").open(encoding="utf-8")))
+    rows = list(csv.reader((tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()))
     assert rows[0][:5] == ["sequence", "token", "position", "id", "a"] and len(rows) == 1 + ROWS * (LENGTH - PROMPT)
     assert rows[1][:4] == ["0", "0", str(PROMPT), str(IDS[0][PROMPT])]
     document = json.loads(run_command("check", "logprobs", a, b, "--json").stdout)

@@ -101,11 +101,10 @@ def check_logprobs(
         facts = {"count": rest.a.size, "share": float(beyond.mean()), "atol": atol, "mean": float(np.abs(rest.d).mean()), "centre": float(np.median(rest.d))}  # fmt: skip
         agree = is_noise(rest.d, atol)
         lines.append(fine(_TOPIC, "logprobs-agree", **facts) if agree else fault(_TOPIC, "logprobs-apart", **facts))
-    order = np.argsort(np.abs(rest.d), kind="stable")
     return LogProbs(
         files, tuple(lines), min(len(mine), len(theirs)), int(pairs.a.size), found[-1][0].removeprefix(_CODE) if found else "",
         _measures(rest), {f"{bound:g}": float((np.abs(rest.d) > bound).mean()) for bound in bounds if rest.a.size},
-        _place(rest, int(beyond.argmax())) if beyond.any() else None, _place(rest, int(order[-1])) if order.size else None,
+        _place(rest, int(beyond.argmax())) if beyond.any() else None, _place(rest, int(np.abs(rest.d).argmax())) if rest.a.size else None,
         tuple(_next(lines)),
     )  # fmt: skip
 

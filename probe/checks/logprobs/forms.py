@@ -61,36 +61,31 @@ def is_noise(d: np.ndarray, atol: float) -> bool:
     return beyond <= max(SHARE * d.size, 1) and is_centred and float(np.median(np.abs(d))) <= SPREAD * atol
 
 
-def _place(pairs: Pairs, which: np.ndarray) -> Facts:
-    """Return the facts of the first of some tokens."""
-    at = int(np.flatnonzero(which)[0])
-    names = ("row", "token", "position")
-    return {"count": int(which.sum()), **{name: int(getattr(pairs, name)[at]) for name in names}}
-
-
 def _tile(position: int) -> int:
     """Return the tile at a multiple of which something begins: the token at t is predicted by the one at t − 1."""
     return max(tile_of(position), tile_of(position - 1))
 
 
+def _place(pairs: Pairs, which: np.ndarray) -> Facts:
+    """Return how many tokens these are, and where the first of them is."""
+    first = {name: int(getattr(pairs, name)[which.argmax()]) for name in ("row", "token", "position")}
+    return {"count": int(which.sum()), **first, "tile": _tile(first["position"])}
+
+
 def not_finite(pairs: Pairs, atol: float) -> Facts | None:
     """NaN or Inf."""
     bad = [~np.isfinite(each) for each in (pairs.a, pairs.b)]
-    either = bad[0] | bad[1]
-    if not either.any():
-        return None
     side = " and ".join(name for name, each in zip("AB", bad, strict=True) if each.any())
-    cut = bool(np.isneginf(np.where(bad[0], pairs.a, pairs.b)[either]).all())
-    place = _place(pairs, either)
-    return {"side": side, "is_cut": cut, **place, "which": either, "tile": _tile(place["position"])}
+    which = bad[0] | bad[1]
+    is_cut = bool(np.isneginf(np.where(bad[0], pairs.a, pairs.b)[which]).all())
+    return {"side": side, "is_cut": is_cut, **_place(pairs, which), "which": which} if side else None
 
 
 def filled(pairs: Pairs, atol: float) -> Facts | None:
     """Zeros of one side where the other has none: a part that was never filled in."""
     for side, own, other in (("B", pairs.b, pairs.a), ("A", pairs.a, pairs.b)):
         if ((own == 0) & (other < -atol)).any():
-            place = _place(pairs, own == 0)
-            return {"side": side, **place, "which": own == 0, "tile": _tile(place["position"])}
+            return {"side": side, **_place(pairs, own == 0), "which": own == 0}
     return None
 
 

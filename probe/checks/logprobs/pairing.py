@@ -115,18 +115,16 @@ def _placed(x: Tokens, y: Tokens) -> tuple[Tokens, Tokens]:
 
 @dataclass(frozen=True)
 class _Held:
-    """A sequence of both sides."""
+    """What both sides have of a sequence, and the positions behind the last tokens that count."""
 
     row: int
     low: int
     """position of the first token of both"""
     a: Tokens
-    """what both have"""
     b: Tokens
     same: int
     """tokens up to the first id that differs"""
     end_a: int
-    """position behind the last token that counts"""
     end_b: int
     longer: Tokens
 
@@ -139,9 +137,7 @@ def _ids(pairs: Sequence[_Held], count: int) -> Iterator[Line]:
         place = {"row": first.row, "token": first.same, "position": first.low + first.same}
         ids = {side: int(each.ids[first.same]) for side, each in (("a", first.a), ("b", first.b))}
         shift = _common(_shift(each.a.ids, each.b.ids) for each in wrong)
-        yield fault(
-            "ids", "logprobs-ids-differ", rows=len(wrong), total=len(pairs), **place, **ids, left=left, shift=shift
-        )
+        yield fault("ids", "logprobs-ids-differ", rows=len(wrong), total=len(pairs), **place, **ids, left=left, shift=shift)  # fmt: skip
     elif count:
         yield fine("ids", "logprobs-ids-equal", count=sum(each.same for each in pairs), rows=len(pairs))
     else:
@@ -183,8 +179,7 @@ def _common(values: Iterable[int]) -> int:
 
 def _shift(a: np.ndarray, b: np.ndarray) -> int:
     """Return by how many places B's values stand behind A's; 0 where no shift makes them equal."""
-    ways: Iterable[int] = (sign * by for by in range(1, _NEAR + 1) for sign in (1, -1))
-    for by in ways:
+    for by in (sign * by for by in range(1, _NEAR + 1) for sign in (1, -1)):
         mine, theirs = (a[:-by], b[by:]) if by > 0 else (a[-by:], b[:by])
         if len(mine) > _NEAR and np.array_equal(mine, theirs):
             return by

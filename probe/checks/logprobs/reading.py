@@ -26,7 +26,6 @@ _BORDERS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "documents": lambda values: np.flatnonzero(np.diff(values)) + 1,
     "cu_seqlens": lambda values: values,
 }
-_WANTED = ": expected values of token ids and logits, [sequences, tokens, vocabulary]; record with task='tensor'"
 
 
 @dataclass(frozen=True)
@@ -71,17 +70,13 @@ def sequences_of(path: str | Path, role: str) -> list[Tokens]:
     except (ValueError, TypeError, BadZipFile) as error:
         raise FormatError(f"{path} cannot be read: {error}") from None
     if not found:
-        raise FormatError(f"{path} holds no sequence{_WANTED if file.suffix == '.h5' else ''}")
+        raise FormatError(f"{path} holds no sequence: of a recording expected values of ids and logits (task='tensor')")
     return found
 
 
-def _lines(file: Path) -> Iterator[Any]:
-    text = file.read_text(encoding="utf-8")
-    yield from (json.loads(line) for line in text.splitlines() if line.strip())
-
-
-def _document(file: Path) -> Iterator[Any]:
-    found = json.loads(file.read_text(encoding="utf-8"))
+def _json(file: Path) -> Iterator[Any]:
+    text, is_lines = file.read_text(encoding="utf-8"), file.suffix == ".jsonl"
+    found = [json.loads(line) for line in text.splitlines() if line.strip()] if is_lines else json.loads(text)
     yield from found if isinstance(found, list) else [found]
 
 
@@ -111,7 +106,7 @@ def _recording(file: Path) -> Iterator[Any]:
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
-    ".jsonl": _lines, ".json": _document, ".npz": _arrays, ".h5": _recording,
+    ".jsonl": _json, ".json": _json, ".npz": _arrays, ".h5": _recording,
 }  # fmt: skip
 
 
@@ -146,15 +141,13 @@ def _is_nested(value: Any) -> bool:
 def _by_form(record: Any, role: str) -> dict[str, Any] | None:
     """Return what a record holds by what it is; ``logprobs`` are those of the role, else of the other."""
     for keys in TABLE["forms"].values():
-        got = {name: value for name, paths in keys.items() if (value := _first(record, paths)) is not None}
-        logprobs = got.get(role, got.get(ROLES[role == ROLES[0]]))
+        values = ((name, _at(record, path.split("."))) for name, paths in keys.items() for path in reversed(paths))
+        got = {name: value for name, value in values if value is not None}
+        sides = [got.pop(name, None) for name in (role, *ROLES)]
+        logprobs = next((each for each in sides if each is not None), None)
         if logprobs is not None and ("ids" in got or "response" in got):
-            return {**{name: value for name, value in got.items() if name not in ROLES}, "logprobs": logprobs}
+            return {**got, "logprobs": logprobs}
     return None
-
-
-def _first(record: Any, paths: Sequence[str]) -> Any:
-    return next((value for path in paths if (value := _at(record, path.split("."))) is not None), None)
 
 
 def _at(value: Any, parts: Sequence[str]) -> Any:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from probe.checkpoints import Checkpoint, Stored, open_checkpoint
 from probe.checks.outcome import CheckResult, Line, State, fine, unchecked
@@ -90,7 +87,7 @@ def check_weights(
         progress(done, len(pairs))
     earlier = [_earlier(file, second, mapping, source, like, direction) for file in (before, base)]
     differing = [pair for pair, row in zip(pairs, rows, strict=True) if not (row.is_equal or row.a.bad or row.b.bad)]
-    found = explanations({pair.name_b: partial(_held, pair, *earlier) for pair in differing})
+    found = explanations((pair.name_b, _held(pair, *earlier)) for pair in differing)
     others = [row for row in rows if row.name_b not in found]
     fresh = never_loaded(others, [] if init is None else _still_fresh(pairs, open_checkpoint(init)))
     names = tuple(row.name_b for row, _ in fresh)
@@ -101,14 +98,11 @@ def check_weights(
     if others:
         lines += [*loaded_lines(others, fresh), *size_lines(trained)]
     lines += _pairs(pairing, len(pairs))
-    told = {name: code for name, (code, _) in found.items()}
-    return Weights(files, tuple(lines), tuple(rows), names, pairing.only_a, pairing.only_b, told)
+    codes = {name: code for name, (code, _) in found.items()}
+    return Weights(files, tuple(lines), tuple(rows), names, pairing.only_a, pairing.only_b, codes)
 
 
-_Read = Callable[[], np.ndarray]
-
-
-def _earlier(file: str | Path | None, second: Checkpoint, *how: Any) -> Mapping[str, _Read]:
+def _earlier(file: str | Path | None, second: Checkpoint, *how: Any) -> Mapping[str, Any]:
     """Return what reads the weights of a third file, by B's names; the file has A's names or B's."""
     if file is None:
         return {}
@@ -119,7 +113,7 @@ def _earlier(file: str | Path | None, second: Checkpoint, *how: Any) -> Mapping[
     return {pair.name_b: pair.a for pair in found}
 
 
-def _held(pair: WeightPair, before: Mapping[str, _Read], base: Mapping[str, _Read]) -> Held:
+def _held(pair: WeightPair, before: Mapping[str, Any], base: Mapping[str, Any]) -> Held:
     return Held(pair.a(), pair.b(), *(each[pair.name_b]() if pair.name_b in each else None for each in (before, base)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,7 @@ class Held:
 
     def in_b(self, values: np.ndarray) -> np.ndarray:
         """Return values as B's dtype has them, without −0."""
-        with np.errstate(over="ignore"):
-            return values.astype(self.b.dtype) + self.b.dtype.type(0)
+        return values.astype(self.b.dtype) + self.b.dtype.type(0)
 
 
 def as_before(held: Held) -> Facts | None:
@@ -66,17 +65,15 @@ def as_before(held: Held) -> Facts | None:
 
 def rounded(held: Held) -> Facts | None:
     """B's are A's on a coarser grid, exactly."""
-    wide = np.result_type(np.float32, *(each.dtype for each in (held.a, held.b) if each.dtype == np.float64))
-    for grid in GRIDS if held.a.dtype.itemsize > 1 else ():
-        for part in (slice(_FIRST), slice(None)):  # most grids fall out soon
-            a, b = held.a.reshape(-1)[part], held.b.reshape(-1)[part].astype(wide)
-            with np.errstate(over="ignore"):
-                is_on = np.array_equal(a.astype(grid).astype(wide), b)
-            if not is_on:
-                break
-        else:
-            return None if np.array_equal(a.astype(wide), b) else {"grid": grid.name, "kept": held.b.dtype.name}
-    return None
+    wide = np.float64 if np.float64 in (held.a.dtype, held.b.dtype) else np.float32
+
+    def is_on(grid: np.dtype, part: slice) -> bool:
+        a, b = (each.reshape(-1)[part] for each in (held.a, held.b))
+        return np.array_equal(a.astype(grid).astype(wide), b.astype(wide))
+
+    narrower = [grid for grid in GRIDS if grid.itemsize < held.a.dtype.itemsize]
+    grid = next((each for each in narrower if is_on(each, slice(_FIRST)) and is_on(each, slice(None))), None)
+    return grid and {"grid": grid.name, "kept": held.b.dtype.name}
 
 
 def permuted(held: Held) -> Facts | None:
@@ -85,17 +82,13 @@ def permuted(held: Held) -> Facts | None:
     if mine.max() != theirs.max() or mine.min() != theirs.min():
         return None
     for axis in range(min(held.b.ndim, 2)):
-        a, b = (_keys(np.moveaxis(each, axis, 0)) for each in (mine, theirs))
+        rows = ((row.tobytes() for row in np.moveaxis(each, axis, 0)) for each in (mine, theirs))
+        a, b = (np.array([xxhash.xxh3_64_intdigest(row) for row in each], np.uint64) for each in rows)
         order = np.empty(len(b), np.int64)
         order[np.argsort(b, kind="stable")] = np.argsort(a, kind="stable")
         if (a[order] == b).all() and (order != np.arange(len(b))).any():
             return {"axis": axis, "of": held.b.shape, **_pattern(order)}
     return None
-
-
-def _keys(values: np.ndarray) -> np.ndarray:
-    """Return a hash of each row."""
-    return np.array([xxhash.xxh3_64_intdigest(each.tobytes()) for each in values], np.uint64)
 
 
 def _pattern(order: np.ndarray) -> Facts:
@@ -150,18 +143,18 @@ EXPLANATIONS: Mapping[str, Callable[[Held], Facts | None]] = {
 """by code, in the order in which they are asked"""
 
 
-def explanations(weights: Mapping[str, Callable[[], Held]]) -> dict[str, tuple[str, Facts]]:
+def explanations(weights: Iterable[tuple[str, Held]]) -> dict[str, tuple[str, Facts]]:
     """Return the first explanation that fits of each weight that has one; vectors in another order count beside matrices alone."""
-    found = {name: each for name, read in weights.items() if (each := _explanation(read())) is not None}
-    axes = {len(facts["of"]) for code, facts in found.values() if code == "weights-permuted"}
+    found: dict[str, tuple[str, Facts]] = {}
+    for name, held in weights:
+        codes = EXPLANATIONS if held.a.shape == held.b.shape and held.b.size else ()
+        with np.errstate(over="ignore"):
+            asked = ((code, EXPLANATIONS[code](held)) for code in codes)
+            first = next(((code, facts) for code, facts in asked if facts is not None), None)
+        if first is not None:
+            found[name] = first
+    axes = [len(facts["of"]) for code, facts in found.values() if code == "weights-permuted"]
     return {name: each for name, each in found.items() if each[0] != "weights-permuted" or max(axes) > 1}
-
-
-def _explanation(held: Held) -> tuple[str, Facts] | None:
-    if held.a.shape != held.b.shape or not held.b.size:
-        return None
-    found = ((code, asked(held)) for code, asked in EXPLANATIONS.items())
-    return next(((code, facts) for code, facts in found if facts is not None), None)
 
 
 def explained_lines(found: Mapping[str, tuple[str, Facts]], left: Sequence[str], are_same: bool) -> Iterator[Line]:
