@@ -141,6 +141,10 @@ class Adapter(abc.ABC):
     """what the framework never tells, in words: it stands in the notes of every file, and is not said aloud"""
     counts_writes: bool = False
     """every write to a weight is seen, on every device"""
+    forward: str = "forward"
+    """the method of modules that computes"""
+    is_compiling: Callable[[], bool] = staticmethod(lambda: False)
+    """whether a compiler reads the program's code and does not run it; it reads this function too"""
 
     # Models
 

@@ -145,6 +145,13 @@ def test_operations_have_paths_functions_arguments_and_lines() -> None:
     assert not any(name in each for each in found for name in ("/size", "/shape", "/dim"))
 
 
+def test_an_operation_that_raised_is_marked_as_one() -> None:
+    train(path="a.h5", level="mix", steps=1)
+    run = Recording("a.h5")
+    raised = {run.modules[int(call["module"])].path for call in run.calls if call["raised"]}
+    assert raised == {"first/cat.0", "second/cat.0"}
+
+
 def test_what_an_operation_in_place_is_given_is_what_it_was() -> None:
     train(path="a.h5", level="mix", task="tensor", steps=1)
     seen = Recording("a.h5")
