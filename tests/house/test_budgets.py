@@ -17,7 +17,7 @@ MOST_FILES = 25
 """of Python, in a folder of tests"""
 
 AT_MOST = {
-    "": 76_929,
+    "": 75_830,
     "verdict": 7_720,
     "answer": 2_060,
     "diagnosis": 5_640,
@@ -36,6 +36,7 @@ AT_MOST = {
 BROUGHT = {
     "ports that write blocks otherwise": (0, 210),
     "points inside of code": (412, 340),
+    "a trainer against its rollout engine": (1_099, 524),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50
