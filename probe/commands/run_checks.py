@@ -130,7 +130,7 @@ def weights_command(a: str, b: str, mapping: str | None, as_json: bool, verbose:
 def logprobs_command(a: str, b: str | None, as_json: bool, **options: Any) -> None:
     """Hold log-probabilities of a trainer (A) and of a rollout engine (B) against each other, token by token, and say what form their differences have.
 
-    A and B are .npz, .jsonl or .json files as verl, slime, NeMo RL, TRL, vLLM and SGLang have them, or recordings with values. B may be left out
+    A and B are .npz, .jsonl or .json files with the keys of verl, slime, NeMo RL, TRL, vLLM or SGLang, or recordings with values. B may be left out
     where one file has both.
 
     \b

@@ -70,7 +70,7 @@ def check_logprobs(
     Parameters
     ----------
     a
-        the trainer's file: ``.npz``, ``.jsonl``, ``.json`` as verl, slime, NeMo RL, TRL, vLLM and SGLang write them, or a recording with values
+        the trainer's file: ``.npz``, ``.jsonl``, ``.json`` with the keys of verl, slime, NeMo RL, TRL, vLLM or SGLang, or a recording with values
     b
         the engine's; A's own where one file has both
     atol

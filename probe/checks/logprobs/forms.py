@@ -6,7 +6,7 @@ A logit of size z is a sum that bfloat16 rounds, and so does every layer before 
 10 to 30, so that a log-probability, a logit less the logarithm of a sum, is off by up to 30 · 2⁻⁸ ≈ 0.12 for one token: `ATOL`. The roundings of two
 engines have no direction and a standard deviation of about a quarter of it; published measurements of bfloat16 trainers against vLLM find 0.02 to 0.04.
 
-So differences are noise (`is_noise`) if at most one in a hundred is beyond the bound (the tails of the noise are heavier than a normal
+So differences are noise (`is_noise`) if at most one in fifty is beyond the bound (the tails of the noise are heavier than a normal
 distribution's), their median is within an eighth of the bound or four of its standard errors, and the median of their magnitudes within a quarter. Medians and
 shares are robust: a few tokens whose experts flip move none of them. ``--atol`` puts another bound in place of `ATOL`, and all else follows it.
 """
@@ -23,7 +23,7 @@ import numpy as np
 from probe.checks.logprobs.pairing import Pairs, tile_of
 
 ATOL = 30 * 2.0**-8
-SHARE = 0.01
+SHARE = 0.02
 """of tokens that may be beyond the bound"""
 CENTRE, SPREAD = 1 / 8, 1 / 4
 """of the bound: the largest median, and the largest median magnitude, of noise"""
@@ -195,8 +195,9 @@ def _likelihood(size: np.ndarray, scale: np.ndarray) -> float:
 
 
 def _line(at: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Return the scale of magnitudes as a line over the position."""
-    return np.maximum(np.polyval(np.polyfit(at, size, 1), at), 0.1 * size.mean())
+    """Return the scale of magnitudes as a line over the position, or over its logarithm, whichever fits."""
+    lines = (np.maximum(np.polyval(np.polyfit(x, size, 1), x), 0.1 * size.mean()) for x in (at, np.log1p(at)))
+    return max(lines, key=lambda line: _likelihood(size, line))
 
 
 def _onset(at: np.ndarray, size: np.ndarray) -> tuple[int, int]:
