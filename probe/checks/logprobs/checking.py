@@ -55,7 +55,7 @@ class LogProbs(CheckResult):
     def tables(self) -> Iterator[tuple[str, Sequence[str], list[tuple[str, ...]]]]:
         """What to show: titles, heads and rows."""
         yield "Measures", ("", "value"), [(name, f"{value:.4g}") for name, value in self.measures.items()]
-        yield "Further apart than", ("", "of the tokens"), [(bound, f"{100 * share:.2g} %") for bound, share in self.beyond.items()]  # fmt: skip
+        yield "Further apart than", ("", "of the tokens"), [(bound, f"{100 * share:.3g} %") for bound, share in self.beyond.items()]  # fmt: skip
         places = [(name, each) for name, each in (("first beyond", self.first), ("largest", self.largest)) if each]
         rows = [(name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in astuple(each))) for name, each in places]  # fmt: skip
         yield "Where", ("difference", "sequence", "token", "position", "id", "A", "B"), rows
