@@ -369,6 +369,8 @@ class Recorder:
         self._updates.end_step()
         self._gradients.end_step()
         self._note_silence()
+        if self._operations is not None:
+            self._operations.write()
         now = run.next_seq()
         for call in self._calls.all:
             if call.end < 0:
@@ -437,6 +439,7 @@ class Recorder:
         self._hooks.take_off()
         if self._operations is not None:
             self._operations.leave()
+            self._operations.write()
         buffers.release()
         self.run.adapter.release()
         for part in (self._calls, self._measuring, self._gradients, *([self._stepping] if self._stepping else [])):

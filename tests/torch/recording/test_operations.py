@@ -145,6 +145,44 @@ def test_operations_have_paths_functions_arguments_and_lines() -> None:
     assert not any(name in each for each in found for name in ("/size", "/shape", "/dim"))
 
 
+class Wrapped(nn.Module):
+    """Code of the class in front of PyTorch's ``__call__``, a list, and a module that is called later alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts, self.late = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 8)
+
+    def __call__(self, *args):
+        return super().__call__(*args)
+
+    def forward(self, x, is_late=False):
+        return self.late(x) if is_late else self.parts(x)  # parts
+
+
+@pytest.mark.parametrize(("level", "steps"), [("mix", [0, 1]), ("op", [1]), ("module", [0])])
+def test_the_line_that_calls_a_module_first_is_recorded(level, steps) -> None:
+    net = Wrapped()
+    probe.start(net, "a.h5", level=level, steps=steps, quiet=True)
+    for _ in range(2):
+        net(torch.ones(2, 8))  # root
+        probe.step()
+    probe.stop()
+    lines = open(__file__).read().splitlines()
+    called = {each.path: each.called_from for each in probe.open("a.h5").modules if not each.is_operation}
+    places = {path: place.rpartition(":") for path, place in called.items() if place}
+    assert {path: lines[int(line) - 1].rpartition("# ")[2] for path, (_, _, line) in places.items()} == (
+        {} if level == "module" else {"": "root", "parts": "parts", "parts.0": "parts", "parts.1": "parts"}
+    )
+    assert all(file == __file__ for file, _, _ in places.values())
+
+
+def test_modules_are_in_the_file_where_no_step_ends() -> None:
+    net = Wrapped()
+    probe.start(net, "a.h5", level="mix", quiet=True)
+    probe.stop()
+    assert [each.path for each in probe.open("a.h5").modules] == ["", "parts", "parts.0", "parts.1", "late"]
+
+
 def test_what_an_operation_in_place_is_given_is_what_it_was() -> None:
     train(path="a.h5", level="mix", task="tensor", steps=1)
     seen = Recording("a.h5")
