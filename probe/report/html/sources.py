@@ -86,7 +86,7 @@ def _excerpt(what: str, file: str, line: int, created: str, words: Words) -> tup
     if not 0 < line <= len(lines):
         return {**said, "why_not": f"This file has {len(lines)} lines where the page was made."}, 0
     head = _head(lines, line)
-    first, last = (head, head + _BODY) if what == "forward" else (max(1, line - _AROUND), line + _AROUND)
+    first, last = (head, _end(lines, line, head)) if what == "forward" else (max(1, line - _AROUND), line + _AROUND)
     text = dedent("\n".join(each.rstrip().expandtabs()[:_LONGEST] for each in lines[first - 1 : last]))
     return {**said, "first": first, "text": words.number(text), "is_newer": _is_newer(file, created)}, len(text)
 
@@ -99,6 +99,17 @@ def _head(lines: Sequence[str], line: int) -> int:
         if text.partition("#")[0].rstrip().endswith(":")
     )
     return next(ends, line)
+
+
+def _end(lines: Sequence[str], line: int, head: int) -> int:
+    """Return the last line of a function that is shown: no other one follows in the excerpt."""
+    depth = _indent(lines[line - 1])
+    behind = (at for at, text in enumerate(lines[head : head + _BODY], head) if text.strip() and _indent(text) <= depth)
+    return next(behind, head + _BODY)
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
 
 
 def _is_readable(file: str) -> bool:

@@ -130,6 +130,24 @@ def test_an_argument_that_differs_is_the_hint(right, monkeypatch, tmp_path) -> N
     assert first.advice.code == "another-argument" and first.advice.facts["arguments"] == (("1", "1e-06", "0.001"),)
 
 
+def test_a_module_whose_code_lacks_an_operation_is_told_with_its_lines(right, monkeypatch, tmp_path) -> None:
+    def forward(self, hidden_states, **named):
+        states = hidden_states + self.self_attn(hidden_states=self.input_layernorm(hidden_states), **named)[0]
+        return self.mlp(self.post_attention_layernorm(states))
+
+    monkeypatch.setattr(qwen2.Qwen2DecoderLayer, "forward", forward)
+    record(str(tmp_path / "b.h5"))
+    answer = probe.compare(right, tmp_path / "b.h5")
+    told, place = str(answer), answer.as_json()["first_divergence"]["b"][0]
+    assert place["path"] == "model.layers.0" and (place["file"], place["line"]) == (
+        __file__,
+        forward.__code__.co_firstlineno,
+    )
+    file, _, line = place["called_from"].rpartition(":")
+    assert file == qwen2.__file__ and "decoder_layer(" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert f"called at modeling_qwen2.py:{line}" in told and "A alone calls before it add.1 (modeling_qwen2.py:" in told
+
+
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 @pytest.mark.parametrize("other", ["sdpa", "rewritten", "modules alone"])
 def test_right_code_in_other_operations_is_aligned(task, other, right, monkeypatch, tmp_path) -> None:
