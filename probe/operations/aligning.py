@@ -62,9 +62,7 @@ def score(x: Item, y: Item) -> float:
     is_one_name, given, made = x.name == y.name, likeness(x, y, Role.INPUT), likeness(x, y, Role.OUTPUT)
     if not is_one_name and max(given, made) < 1:
         return -1.0
-    if (
-        not is_one_name and x.name in LAYOUT and y.name in LAYOUT and made <= 1
-    ):  # whatever they do, statistics are the same
+    if not is_one_name and x.name in LAYOUT and y.name in LAYOUT and made <= 1:  # statistics stay, whatever is moved
         return -1.0
     named = (1.0 if x.name in LAYOUT else 3.0) if is_one_name else 0.0
     return max(named + 2 * given + 3 * made, 0.1 if is_one_name else -1.0)

@@ -72,10 +72,9 @@ def _alone(step: Step, half: Side, call: Call, tensor: Tensor | None, inner: boo
     until = call.end if inner else call.begin
     before = (each.end for each in half.calls if each in nodes and each.caller is around and each.end < until)
     start = max(before, default=around.begin if around is not None else -1)
-    near = (each for each in half.alone if each.begin < until)
-    yield from [each for each in near if (each.caller is around and each.begin >= start) or _has_made(each, tensor)][
-        -_MOST:
-    ]
+    near = [each for each in half.alone if each.begin < until]
+    found = [each for each in near if (each.caller is around and each.begin >= start) or _has_made(each, tensor)]
+    yield from found[-_MOST:]
 
 
 def _has_made(call: Call, tensor: Tensor | None) -> bool:

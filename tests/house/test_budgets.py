@@ -9,18 +9,18 @@ import pytest
 from tests.house.sources import PACKAGE
 
 TESTS = PACKAGE.parent / "tests"
-MOST_OF_TESTS = 76_200
+MOST_OF_TESTS = 76_484
 MOST_FILES = 25
 """of Python, in a folder of tests"""
 
 AT_MOST = {
-    "": 75_830,
+    "": 76_041,
     "verdict": 7_720,
     "answer": 2_060,
     "diagnosis": 5_640,
     "matching": 6_880,
     "adapters": 6_620,
-    "report": 8_115,
+    "report": 8_261,
     "curve_comparison": 3_500,
     "replaying": 3_520,
     "ranks": 3_610,

@@ -144,29 +144,17 @@ def test_lines_around_a_place_are_shown_without_their_indent(program: Path) -> N
 
 def test_what_cannot_be_shown_is_said(program: Path, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("secret\n" * 9)
-    places = [
-        "/gone/net.py",
-        str(tmp_path / "key.pem"),
-        "net.py",
-        "a\0.py",
-        "/env/site-packages/torch/nn/linear.py",
-        str(program),
-    ]
-    modules = [ModuleInfo("", "Net", -1, place, 5 if k < 5 else 99) for k, place in enumerate(places)]
+    (tmp_path / "bytes.py").write_bytes(b"\xff\n" * 9)
+    hidden = ["/gone/net.py", f"{tmp_path}/key.pem", "net.py", "a\0.py", f"{tmp_path}/bytes.py"]
+    places = [*hidden, str(program), "/env/site-packages/torch/nn/linear.py"]
+    modules = [ModuleInfo("", "Net", -1, place, 5 if place in hidden else 99, called_from="x:1e9") for place in places]
     rows, words = [Row(k, -1, k, State.PAIRED) for k in range(len(modules))], Words()
     found = sources(rows, [0], (side_with(*modules), side_with()), words)
-    said = [lines_of(found, words, "a", k, "forward") for k in (0, 1, 2, 3, 5)]
-    assert said == ["This file is not on the machine where the page was made."] * 4 + [
-        "This file has 40 lines where the page was made."
-    ]
-    assert "4" not in found["a"], "a framework's own code is not shown"
-    changed = sources(
-        rows[5:],
-        [0],
-        (side_with(*modules[:5], ModuleInfo("", "Net", -1, places[5], 5), created="1999-01-01"), side_with()),
-        words,
-    )
-    assert changed["excerpts"][0]["is_newer"]
+    said = [lines_of(found, words, "a", k, "forward") for k in range(6)]
+    assert said[:5] == ["There is no such file to be read where the page was made."] * 5
+    assert said[5] == "This file has 40 lines where the page was made." and "6" not in found["a"]
+    old = side_with(ModuleInfo("", "Net", -1, str(program), 5), created="1999-01-01")
+    assert sources(rows[:1], [0], (old, side_with()), words)["excerpts"][0]["is_newer"]
 
 
 def test_lines_are_those_nearest_to_the_first_finding_and_not_too_many(program: Path) -> None:
@@ -377,19 +365,15 @@ def test_what_b_alone_has_stands_behind_what_it_follows() -> None:
     ]
 
 
+def test_an_operation_of_one_side_alone_is_no_module_without_a_partner() -> None:
+    modules = [ModuleInfo("", "Net", -1), ModuleInfo("/to.0", "torch.Tensor.to", 0, arguments="{}")]
+    a, b = (Tree(each, operations=True) for each in (modules, modules[:1]))
+    assert shown(a, b, {"": ""}) == ["root | root paired", "  /to.0 | - alone"]
+
+
 def test_what_follows_a_holder_that_b_alone_has_follows_what_is_in_it() -> None:
     a = tree("", "model", "model.words", "model.layers", "model.norm", "head")
-    b = tree(
-        "",
-        "embedding",
-        "embedding.words",
-        "rotary",
-        "decoder",
-        "decoder.layers",
-        "decoder.dropout",
-        "decoder.norm",
-        "out",
-    )
+    b = tree(*" embedding embedding.words rotary decoder decoder.layers decoder.dropout decoder.norm out".split(" "))
     pairs = {
         "": "",
         "model.words": "embedding.words",

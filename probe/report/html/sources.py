@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 import os
+import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ _LONGEST = 200
 """letters of a line"""
 _LARGEST = 4 << 20
 """bytes of a file that is read"""
+_LINE = re.compile(r"[0-9]{1,9}")
 Excerpt = dict[str, object]
 
 
@@ -71,7 +73,7 @@ def _places(module: ModuleInfo) -> Iterator[tuple[str, str, int]]:
     """Yield what stands in which file and line of a module or an operation; nothing of a framework's own files."""
     caller, _, line = module.called_from.rpartition(":")
     own = "called" if module.is_operation else "forward", module.file, module.line
-    for what, file, number in (own, ("called", caller, int(line) if line.isdecimal() else 0)):
+    for what, file, number in (own, ("called", caller, int(line) if _LINE.fullmatch(line) else 0)):
         if number > 0 and place_of_code(file, number):
             yield what, file, number
 
@@ -79,12 +81,10 @@ def _places(module: ModuleInfo) -> Iterator[tuple[str, str, int]]:
 def _excerpt(what: str, file: str, line: int, created: str, words: Words) -> tuple[Excerpt, int]:
     """Return lines of a file around one, or why there are none, and how many letters they have."""
     said: Excerpt = {"file": words.number(file), "line": line}
-    if not _is_readable(file):
-        return {**said, "why_not": "This file is not on the machine where the page was made."}, 0
-    linecache.checkcache(file)
-    lines = linecache.getlines(file)
-    if not 0 < line <= len(lines):
-        return {**said, "why_not": f"This file has {len(lines)} lines where the page was made."}, 0
+    lines = _lines(file)
+    if line > len(lines):
+        there = f"This file has {len(lines)} lines" if lines else "There is no such file to be read"
+        return {**said, "why_not": f"{there} where the page was made."}, 0
     head = _head(lines, line)
     first, last = (head, _end(lines, line, head)) if what == "forward" else (max(1, line - _AROUND), line + _AROUND)
     text = dedent("\n".join(each.rstrip().expandtabs()[:_LONGEST] for each in lines[first - 1 : last]))
@@ -93,12 +93,8 @@ def _excerpt(what: str, file: str, line: int, created: str, words: Words) -> tup
 
 def _head(lines: Sequence[str], line: int) -> int:
     """Return where the head of a function ends that begins in a line: what follows it tells what is computed."""
-    ends = (
-        at
-        for at, text in enumerate(lines[line - 1 : line + _HEAD], line)
-        if text.partition("#")[0].rstrip().endswith(":")
-    )
-    return next(ends, line)
+    texts = enumerate(lines[line - 1 : line + _HEAD], line)
+    return next((at for at, text in texts if text.partition("#")[0].rstrip().endswith(":")), line)
 
 
 def _end(lines: Sequence[str], line: int, head: int) -> int:
@@ -112,13 +108,16 @@ def _indent(text: str) -> int:
     return len(text) - len(text.lstrip())
 
 
-def _is_readable(file: str) -> bool:
-    """Return True if a file is one of Python: a recording may come from anybody, and name any file."""
+def _lines(file: str) -> list[str]:
+    """Return the lines of a file of Python, none where there is no such file: a recording may come from anybody, and name any."""
     path = Path(file)
     try:
-        return path.suffix == ".py" and path.is_absolute() and path.is_file() and path.stat().st_size <= _LARGEST
-    except (OSError, ValueError):
-        return False
+        if path.suffix == ".py" and path.is_absolute() and path.is_file() and path.stat().st_size <= _LARGEST:
+            with tokenize.open(path) as stream:
+                return stream.readlines()
+    except (OSError, ValueError, SyntaxError):  # of bytes that are no text, too
+        pass
+    return []
 
 
 def _is_newer(file: str, created: str) -> bool:
