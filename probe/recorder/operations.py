@@ -22,6 +22,8 @@ from probe.recorder.run import Run, guarded
 from probe.records import ModuleInfo, Phase, Role
 
 _PROBE = str(Path(__file__).parents[1])
+_STANDARD = str(Path(threading.__file__).parent)
+"""folder of Python's own modules, such as those that run a function in a thread; packages may lie in it"""
 _MOST = 100_000
 """different operations of a recording: a loop whose length grows makes more and more"""
 
@@ -67,9 +69,13 @@ class Operations:
     def _called_from(self, module: object) -> str:
         """Return file and line of the program that calls a module right now; empty where no line of it does."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (frame.f_code.co_filename.startswith(self._between) or _is_own(frame, module)):
+        while frame is not None and (self._is_between(frame.f_code.co_filename) or _is_own(frame, module)):
             frame = frame.f_back
         return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+    def _is_between(self, file: str) -> bool:
+        is_standard = file.startswith(_STANDARD) and "-packages" not in file
+        return is_standard or file.startswith(self._between)
 
     def write(self) -> None:
         """Enter into the file what was added since the last time, when a step ends: no row of a file is written twice."""

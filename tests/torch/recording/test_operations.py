@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -174,6 +175,16 @@ def test_the_line_that_calls_a_module_first_is_recorded(level, steps) -> None:
         {} if level == "module" else {"": "root", "parts": "parts", "parts.0": "parts", "parts.1": "parts"}
     )
     assert all(file == __file__ for file, _, _ in places.values())
+
+
+def test_a_thread_that_calls_a_model_is_no_line_of_the_program() -> None:
+    net = Wrapped()
+    probe.start(net, "a.h5", level="mix", quiet=True)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(net, torch.ones(2, 8)).result()
+    probe.stop()
+    called = {each.path: each.called_from for each in probe.open("a.h5").modules if not each.is_operation}
+    assert called[""] == "" and called["parts.0"].startswith(f"{__file__}:")
 
 
 def test_modules_are_in_the_file_where_no_step_ends() -> None:
