@@ -16,7 +16,7 @@ from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Tensor
 
-_MOST = 4
+_MOST = 8
 """operations of one side alone that are named"""
 
 

@@ -93,6 +93,11 @@ def test_fused_operations_meet_where_they_end() -> None:
     assert [b for _, b in aligned(fused, unfused)] == [unfused[-1].call]
 
 
+def test_shapes_tell_apart_what_nothing_else_does() -> None:
+    turned, other = item("transpose", [X], [X.T]), item("transpose", [Y.T * 3 + 1], [Y * 3 + 1])
+    assert [b for _, b in aligned([item("transpose", [W], [W.T])], [other, turned])] == [turned.call]
+
+
 def test_modules_with_partners_keep_operations_on_their_side() -> None:
     mine = [item("add", [X], [Y]), item("linear", partner=7), item("add", [X], [Y])]
     theirs = [item("linear", partner=0, module=7), item("add", [X], [Y])]

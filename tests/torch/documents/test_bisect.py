@@ -108,6 +108,7 @@ FAULTS = {
                            "layers.0.attention/expand.0", ".expand("),
     "rotary sign": ("(-second, first)", "(second, -first)", "layers.0.attention/neg.0", "(second, -first)"),
     "residual from the norm": ("x = x + self.attention(", "x = normed + self.attention(", "layers.0/add.0", "x = normed"),
+    "embeddings scaled": ("self.embed(ids)", "self.embed(ids) * 4.0", "B alone calls before it mul.1", "self.embed(ids) *"),
     "transposed": ("(weights @ v).transpose(1, 2)", "(weights @ v)", "layers.0.attention/reshape.2", "out.reshape"),
 }  # fmt: skip
 """by name: what stands in A, and in B, what the answer says, and what stands in the line of B that it names"""
@@ -192,7 +193,7 @@ def test_a_fault_in_functional_code_is_named_with_its_line(name, recorded, tmp_p
     lines = (tmp_path / "b.py").read_text().splitlines()
     assert said in text and len(done.stdout.splitlines()) <= 25, done.stdout
     named = {int(number) for number in re.findall(r"\bb\.py:(\d+)", text)}
-    assert any(line in lines[number - 1] for number in named) and len(named) <= 2, done.stdout
+    assert any(line in lines[number - 1] for number in named) and len(named) <= 3, done.stdout
 
 
 def test_programs_that_agree_are_run_once_and_what_fails_is_told(tmp_path) -> None:
