@@ -27,6 +27,8 @@ def of_operations(findings: Iterable[Finding]) -> list[Finding]:
 
 def with_operations_told(step: Step, found: Divergence) -> Divergence:
     """Return a finding with the operations that tell more: the one that shows it, and those of one side alone before it."""
+    if found.phase is Phase.BACKWARD:
+        return replace(found, facts=(*found.facts, *_inside(step, found)))
     node = found.event.node if found.event is not None else None
     if node is None or found.phase is not Phase.FORWARD:
         return found
@@ -75,6 +77,16 @@ def _alone(step: Step, half: Side, call: Call, tensor: Tensor | None, inner: boo
     near = [each for each in half.alone if each.begin < until]
     found = [each for each in near if (each.caller is around and each.begin >= start) or _has_made(each, tensor)]
     yield from found[-_MOST:]
+
+
+def _inside(step: Step, found: Divergence) -> Iterator[Note]:
+    """Yield what one side alone calls inside the calls that a finding is charged to."""
+    for side, half, refs in (("A", step.a, found.a), ("B", step.b, found.b)):
+        places = {(ref.path, ref.micro, ref.call) for ref in refs}
+        callers = ((each, each.caller) for each in half.alone if each.caller is not None)
+        alone = [each for each, by in callers if (by.path, by.micro, by.number) in places]
+        if alone:
+            yield note("operations-inside", side=side, operations=tuple(_shown(half, each) for each in alone[:_MOST]))
 
 
 def _has_made(call: Call, tensor: Tensor | None) -> bool:

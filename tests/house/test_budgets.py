@@ -9,18 +9,18 @@ import pytest
 from tests.house.sources import PACKAGE
 
 TESTS = PACKAGE.parent / "tests"
-MOST_OF_TESTS = 76_484
+MOST_OF_TESTS = 76_519
 MOST_FILES = 25
 """of Python, in a folder of tests"""
 
 AT_MOST = {
-    "": 76_041,
+    "": 76_096,
     "verdict": 7_720,
     "answer": 2_060,
     "diagnosis": 5_640,
     "matching": 6_880,
     "adapters": 6_620,
-    "report": 8_261,
+    "report": 8_264,
     "curve_comparison": 3_500,
     "replaying": 3_520,
     "ranks": 3_610,

@@ -125,7 +125,7 @@ def side_with(*modules: ModuleInfo, created: str = "2100-01-01T00:00:00+0000") -
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "net.py"
     head = "class Net:\n    def forward(\n        self, x: int = 1,  # one:\n    ) -> int:\n"
-    path.write_text(head + "".join(f"        x = {k}\n" for k in range(5, 40)) + "\tlast")
+    path.write_text(head + "".join(f"        x = {k}\n" for k in range(5, 40)) + "\tlast\nclass Next:\n")
     return path
 
 
@@ -138,7 +138,7 @@ def test_lines_around_a_place_are_shown_without_their_indent(program: Path) -> N
     found = sources(rows, [2], (side, side), words)
     assert lines_of(found, words, "a", 1, "called") == [f"x = {k}" for k in range(9, 16)]
     assert lines_of(found, words, "a", 0, "forward")[:2] == [") -> int:", "    x = 5"], "behind its head"
-    assert lines_of(found, words, "b", 2, "called")[-1] == "last", "the file ends"
+    assert lines_of(found, words, "b", 2, "called")[-1] == "last", "what follows is no part of it"
     assert found["a"] == found["b"] and len(found["excerpts"]) == 3, "what both have is held once"
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_shown_is_said(program: Path, tmp_path: Path) -> None:
     found = sources(rows, [0], (side_with(*modules), side_with()), words)
     said = [lines_of(found, words, "a", k, "forward") for k in range(6)]
     assert said[:5] == ["There is no such file to be read where the page was made."] * 5
-    assert said[5] == "This file has 40 lines where the page was made." and "6" not in found["a"]
+    assert said[5] == "This file has 41 lines where the page was made." and "6" not in found["a"]
     old = side_with(ModuleInfo("", "Net", -1, str(program), 5), created="1999-01-01")
     assert sources(rows[:1], [0], (old, side_with()), words)["excerpts"][0]["is_newer"]
 

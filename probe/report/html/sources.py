@@ -85,9 +85,13 @@ def _excerpt(what: str, file: str, line: int, created: str, words: Words) -> tup
     if line > len(lines):
         there = f"This file has {len(lines)} lines" if lines else "There is no such file to be read"
         return {**said, "why_not": f"{there} where the page was made."}, 0
-    head = _head(lines, line)
-    first, last = (head, _end(lines, line, head)) if what == "forward" else (max(1, line - _AROUND), line + _AROUND)
-    text = dedent("\n".join(each.rstrip().expandtabs()[:_LONGEST] for each in lines[first - 1 : last]))
+    depth = _indent(lines[line - 1])
+    if what == "forward":
+        first = _head(lines, line)
+        last = _end(lines, first, _BODY, depth)
+    else:
+        first, last = max(1, line - _AROUND), _end(lines, line, _AROUND, min(depth, 1) - 1)
+    text = dedent("\n".join(each.rstrip().expandtabs()[:_LONGEST] for each in lines[first - 1 : last])).rstrip()
     return {**said, "first": first, "text": words.number(text), "is_newer": _is_newer(file, created)}, len(text)
 
 
@@ -97,11 +101,10 @@ def _head(lines: Sequence[str], line: int) -> int:
     return next((at for at, text in texts if text.partition("#")[0].rstrip().endswith(":")), line)
 
 
-def _end(lines: Sequence[str], line: int, head: int) -> int:
-    """Return the last line of a function that is shown: no other one follows in the excerpt."""
-    depth = _indent(lines[line - 1])
-    behind = (at for at, text in enumerate(lines[head : head + _BODY], head) if text.strip() and _indent(text) <= depth)
-    return next(behind, head + _BODY)
+def _end(lines: Sequence[str], start: int, most: int, depth: int) -> int:
+    """Return the last line of at most so many behind one, in front of the first that is indented no further than a depth."""
+    behind = enumerate(lines[start : start + most], start)
+    return next((at for at, text in behind if text.strip() and _indent(text) <= depth), start + most)
 
 
 def _indent(text: str) -> int:

@@ -108,6 +108,7 @@ FAULTS = {
                            "layers.0.attention/expand.0", ".expand("),
     "rotary sign": ("(-second, first)", "(second, -first)", "layers.0.attention/neg.0", "(second, -first)"),
     "residual from the norm": ("x = x + self.attention(", "x = normed + self.attention(", "layers.0/add.0", "x = normed"),
+    "graph cut": ("repeated(k), repeated(v)", "repeated(k), repeated(v.detach())", "B alone calls inside it detach.0", "detach"),
     "embeddings scaled": ("self.embed(ids)", "self.embed(ids) * 4.0", "B alone calls before it mul.1", "self.embed(ids) *"),
     "transposed": ("(weights @ v).transpose(1, 2)", "(weights @ v)", "layers.0.attention/reshape.2", "out.reshape"),
 }  # fmt: skip
