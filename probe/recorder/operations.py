@@ -44,6 +44,8 @@ class Operations:
         """by module, name, and number inside one call of the module"""
         self._written = 0
         """modules and operations that stand in the file"""
+        self._closed: set[int] = set()
+        """modules whose own code would compute with another kernel"""
         self._threads = threading.local()
         package = getattr(sys.modules.get(run.adapter.framework), "__file__", None)
         self._between = (_PROBE, *([str(Path(package).parent)] if package else []))
@@ -56,11 +58,16 @@ class Operations:
         return self._watch is not None
 
     def enter(self, module: object, index: int) -> None:
-        """Begin to look at operations in this thread, which calls a module. Doing it twice does no harm."""
+        """Look at operations in this thread if the module that it calls is chosen. Doing it twice does no harm."""
         info = self.run.modules[index]
         if index >= self._written and not info.called_from and self.run.keep[index]:
             self.run.modules[index] = replace(info, called_from=self._called_from(module))
-        if self._watch is not None and not self._watch.enter(module):
+        if self._watch is None:
+            return
+        if not self.run.keep[index]:
+            self._watch.leave()
+        elif not self._watch.enter(module):
+            self._closed.add(index)
             kind = self.run.modules[index].class_name
             self.run.note(
                 f"operations of {kind}'s own code are not recorded: it would compute with another kernel", index
@@ -82,10 +89,14 @@ class Operations:
         self.run.writer.add_modules(self.run.modules[self._written :])
         self._written = len(self.run.modules)
 
-    def leave(self) -> None:
-        """Look at operations in this thread no longer."""
-        if self._watch is not None:
+    def leave(self, caller: int = -1) -> None:
+        """End a call: look at operations further if the module that made it is chosen, −1 for none."""
+        if self._watch is None:
+            return
+        if caller < 0 or not self.run.keep[caller] or caller in self._closed:
             self._watch.leave()
+        else:
+            self._watch.enter(None)
 
     @property
     def _pending(self) -> list[Call | None]:
