@@ -177,6 +177,8 @@ class ModuleInfo:
     """elements of all parameters in the module and below"""
     arguments: str = ""
     """of an operation inside a module: what it was given beside tensors, as JSON; empty for a module"""
+    called_from: str = ""
+    """``file:line`` of the program that calls a module first; empty where operations are not recorded"""
 
     @property
     def is_operation(self) -> bool:

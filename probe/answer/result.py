@@ -76,11 +76,14 @@ class NodeRef:
     file: str = ""
     """source file of the class"""
     line: int = 0
+    called_from: str = ""
+    """``file:line`` of the program that calls a module, where operations were recorded"""
 
     @classmethod
     def of(cls, step: int, micro: int, module: ModuleInfo, call: int, slot: str) -> NodeRef:
         """Return the place of a module."""
-        return cls(step, micro, module.path, module.class_name, call, slot, module.file, module.line)
+        info = module.path, module.class_name, call, slot, module.file, module.line, module.called_from
+        return cls(step, micro, *info)
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""

@@ -43,12 +43,10 @@ def bisect_command(first: str, second: str, mapping: str | None, folder: Path, s
     if inside is None:
         _show(found)
     step, modules = inside
-    click.echo(f"differs first in {' | '.join(modules)}, step {step}: recorded again with its operations", err=True)
-    again = {
-        side: ["--steps", str(step), "--level", "mix", "--task", "tensor", "--modules", path, "--modules", f"{path}.*"]
-        for side, path in zip("ab", modules, strict=True)
-    }
-    name = "".join(letter if letter.isalnum() else "-" for letter in modules[0])
+    names = [path or "the whole model" for path in modules]
+    click.echo(f"differs first in {' | '.join(names)}, step {step}: recorded again with its operations", err=True)
+    again = {side: ["--steps", str(step), *_looking_into(path)] for side, path in zip("ab", modules, strict=True)}
+    name = "".join(letter if letter.isalnum() else "-" for letter in names[0])
     _show(compare(*(_recorded(commands[side], folder / f"{side}-{name}.h5", again[side]) for side in "ab"), mapping))
 
 
@@ -59,8 +57,12 @@ def _inside(found: Comparison) -> tuple[int, tuple[str, str]] | None:
     first = found.first_divergence
     if first is None or first.phase not in (Phase.FORWARD, Phase.BACKWARD) or not (first.a and first.b):
         return None
-    paths = first.a[0].path, first.b[0].path
-    return (first.a[0].step, paths) if all(paths) else None
+    return first.a[0].step, (first.a[0].path, first.b[0].path)
+
+
+def _looking_into(path: str) -> list[str]:
+    """Return the options that record the operations of a module, and their values; of a whole model no values, which may be too many."""
+    return ["--level", "mix", *(["--task", "tensor", "--modules", path, "--modules", f"{path}.*"] if path else [])]
 
 
 def _show(found: Comparison) -> None:

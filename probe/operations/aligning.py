@@ -62,7 +62,7 @@ def score(x: Item, y: Item) -> float:
     is_one_name, given, made = x.name == y.name, likeness(x, y, Role.INPUT), likeness(x, y, Role.OUTPUT)
     if not is_one_name and max(given, made) < 1:
         return -1.0
-    if not is_one_name and x.name in LAYOUT and y.name in LAYOUT and made < 1:
+    if not is_one_name and x.name in LAYOUT and y.name in LAYOUT and made <= 1:  # statistics stay, whatever is moved
         return -1.0
     named = (1.0 if x.name in LAYOUT else 3.0) if is_one_name else 0.0
     return max(named + 2 * given + 3 * made, 0.1 if is_one_name else -1.0)
@@ -78,16 +78,19 @@ def likeness(x: Item, y: Item, role: Role) -> float:
         return 0.0
     fewer, more = sorted((mine, theirs), key=len)
     if role is Role.INPUT and len(fewer) < len(more):
-        return 0.0 if any(_is_like(each, other) for each in fewer for other in more) else -0.5
+        return 0.0 if any(is_like(each, other) for each in fewer for other in more) else -0.5
     are_same = all(any(each.hash is not None and each.hash == other.hash for other in more) for each in fewer)
     if are_same:
         return 1.5
-    if all(any(_is_like(each, other) for other in more) for each in fewer):
+    if all(any(is_like(each, other) for other in more) for each in fewer):
         return 1.0
+    if any(each.shape == other.shape for each in fewer for other in more):
+        return 0.25
     return 0.0 if any(each.size == other.size for each in fewer for other in more) else -0.5
 
 
-def _is_like(a: Tensor, b: Tensor) -> bool:
+def is_like(a: Tensor, b: Tensor) -> bool:
+    """Return True if two tensors may be one: their hashes are the same, or nearly their statistics."""
     if a.hash is not None and a.hash == b.hash:
         return True
     if a.size != b.size or (a.kind == "integer") != (b.kind == "integer"):

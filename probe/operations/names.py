@@ -34,6 +34,16 @@ def differing(a: ModuleInfo, b: ModuleInfo) -> dict[str, tuple[object, object]]:
     return {name: (mine[name], theirs[name]) for name in mine if name in theirs and mine[name] != theirs[name]}
 
 
+def given_alone(a: ModuleInfo, b: ModuleInfo) -> tuple[str, dict[str, object]]:
+    """Return the side that gives one function more arguments than the other does, A or B, and these; an empty text if neither does."""
+    mine, theirs = arguments_of(a), arguments_of(b)
+    only = {"A": mine.keys() - theirs.keys(), "B": theirs.keys() - mine.keys()}
+    if a.class_name != b.class_name or bool(only["A"]) == bool(only["B"]):
+        return "", {}
+    side, given = ("A", mine) if only["A"] else ("B", theirs)
+    return side, {name: given[name] for name in given if name in only[side]}
+
+
 @functools.cache
 def _names() -> Mapping[str, str]:
     import yaml  # few comparisons need the table

@@ -7,10 +7,15 @@ from collections.abc import Container, Mapping, Set
 from dataclasses import replace
 
 from probe.matching import Matching, Pair, Reason
-from probe.operations.aligning import Item, aligned
+from probe.operations.aligning import Item, aligned, is_like
 from probe.operations.names import canonical
+from probe.records import Role
 from probe.store.reading.reader import Reader
 from probe.verdict.side import Call, Side
+from probe.verdict.tensors import Tensor
+
+_UNLIKE = 3
+"""rank of two inputs that are none"""
 
 
 def with_operations(matching: Matching, a: Side, b: Side) -> Matching:
@@ -33,6 +38,8 @@ def with_operations(matching: Matching, a: Side, b: Side) -> Matching:
                 if x.module not in found and y.module not in taken:
                     found[x.module] = y.module
                     taken.add(y.module)
+                if found.get(x.module) == y.module:
+                    _put_like_beside_like(x, y)
     _keep(a, found)
     _keep(b, taken)
     return replace(matching, pairs=(*matching.pairs, *(Pair(*both, Reason.SAME_VALUES) for both in found.items())))
@@ -59,6 +66,28 @@ def _items(call: Call, partners: Mapping[int, int], there: Set[int]) -> list[Ite
         else:
             found += _items(inner, partners, there)
     return found
+
+
+def _put_like_beside_like(a: Call, b: Call) -> None:
+    """Let B's inputs stand in the slots of the inputs of A that they are like: a sum has its terms in any order.
+
+    What is like none stands beside what is left of A's if both call one function; otherwise it has no partner.
+    """
+    mine, theirs = a.of(Role.INPUT), b.of(Role.INPUT)
+    is_one = canonical(a.class_name) == canonical(b.class_name)
+    ranked = [(_rank(mine[x], theirs[y], is_one), x != y, x, y) for x in mine for y in theirs]
+    found: dict[str, str] = {}
+    for rank, _, x, y in sorted(ranked, key=lambda each: each[:2]):
+        if rank < _UNLIKE and y not in found and x not in found.values():
+            found[y] = x
+    rest = {slot: f"{slot}′" if slot in mine else slot for slot in theirs if slot not in found}
+    if theirs:
+        b.seen[Role.INPUT] = {(found | rest)[slot]: tensor for slot, tensor in theirs.items()}
+
+
+def _rank(a: Tensor, b: Tensor, is_one: bool) -> int:
+    """Return how sure it is that two inputs are one, 0 if their hashes are the same."""
+    return 0 if a.hash is not None and a.hash == b.hash else 1 if is_like(a, b) else 2 if is_one else _UNLIKE
 
 
 def _keep(side: Side, operations: Container[int]) -> None:

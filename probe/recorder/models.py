@@ -48,7 +48,8 @@ def add_models(run: Run, models: Sequence[tuple[str, Any]]) -> list[Hookable]:
             run.modules.append(info)
         for text in run.adapter.cautions(model):
             run.note(text, first)
-    run.writer.add_modules(run.modules)
+    if run.config.level == "module":  # otherwise a step's end does, by when it is known where they are called
+        run.writer.add_modules(run.modules)
     run.writer.add_parameters(run.parameters)
     run.choose()
     return hookable

@@ -1,12 +1,16 @@
 """Operations: calls of the framework's functions inside the code of modules.
 
 Each is a call of its own below the call that made it: ``self_attn/softmax.0`` is the first softmax of a call of ``self_attn``.
-It stands in the file as a module that has arguments.
+It stands in the file as a module that has arguments. Of the modules around them it is recorded where they are called.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from probe.adapters.base import Operation
@@ -17,6 +21,9 @@ from probe.recorder.measuring import Measuring
 from probe.recorder.run import Run, guarded
 from probe.records import ModuleInfo, Phase, Role
 
+_PROBE = str(Path(__file__).parents[1])
+_STANDARD = str(Path(threading.__file__).parent)
+"""folder of Python's own modules, such as those that run a function in a thread; packages may lie in it"""
 _MOST = 100_000
 """different operations of a recording: a loop whose length grows makes more and more"""
 
@@ -35,9 +42,14 @@ class Operations:
         self._measuring, self._calls, self._gradients = measuring, calls, gradients
         self._indices: dict[tuple[int, str, int], int] = {}
         """by module, name, and number inside one call of the module"""
+        self._written = 0
+        """modules and operations that stand in the file"""
         self._closed: set[int] = set()
         """modules whose own code would compute with another kernel"""
         self._threads = threading.local()
+        package = getattr(sys.modules.get(run.adapter.framework), "__file__", None)
+        self._between = (_PROBE, *([str(Path(package).parent)] if package else []))
+        """folders whose code lies between a module and the program that calls it"""
         self._watch = run.adapter.on_operations(self.before, self.after)
 
     @property
@@ -47,6 +59,9 @@ class Operations:
 
     def enter(self, module: object, index: int) -> None:
         """Look at operations in this thread if the module that it calls is chosen. Doing it twice does no harm."""
+        info = self.run.modules[index]
+        if index >= self._written and not info.called_from and self.run.keep[index]:
+            self.run.modules[index] = replace(info, called_from=self._called_from(module))
         if self._watch is None:
             return
         if not self.run.keep[index]:
@@ -57,6 +72,22 @@ class Operations:
             self.run.note(
                 f"operations of {kind}'s own code are not recorded: it would compute with another kernel", index
             )
+
+    def _called_from(self, module: object) -> str:
+        """Return file and line of the program that calls a module right now; empty where no line of it does."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and (self._is_between(frame.f_code.co_filename) or _is_own(frame, module)):
+            frame = frame.f_back
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+    def _is_between(self, file: str) -> bool:
+        is_standard = file.startswith(_STANDARD) and "-packages" not in file
+        return is_standard or file.startswith(self._between)
+
+    def write(self) -> None:
+        """Enter into the file what was added since the last time, when a step ends: no row of a file is written twice."""
+        self.run.writer.add_modules(self.run.modules[self._written :])
+        self._written = len(self.run.modules)
 
     def leave(self, caller: int = -1) -> None:
         """End a call: look at operations further if the module that made it is chosen, −1 for none."""
@@ -133,5 +164,9 @@ class Operations:
             )
             self._indices[key] = len(run.modules)
             run.add_inside(info, around.module)
-            run.writer.add_modules([info])
         return self._indices[key]
+
+
+def _is_own(frame: FrameType, module: object) -> bool:
+    """Return True if a frame is a ``__call__`` that the module's class has in front of the framework's."""
+    return frame.f_code.co_name == "__call__" and frame.f_locals.get("self") is module

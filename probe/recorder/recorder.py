@@ -373,6 +373,8 @@ class Recorder:
         self._gradients.end_step()
         self._note_silence()
         self._points.note_unreached()
+        if self._operations is not None:
+            self._operations.write()
         now = run.next_seq()
         for call in self._calls.all:
             if call.end < 0:
@@ -442,6 +444,7 @@ class Recorder:
         self._points.take_out()
         if self._operations is not None:
             self._operations.leave()
+            self._operations.write()
         buffers.release()
         self.run.adapter.release()
         for part in (self._calls, self._measuring, self._gradients, *([self._stepping] if self._stepping else [])):

@@ -70,7 +70,7 @@ class Line:
 
 
 def drawn(comparison: Comparison, width: int) -> Text | None:
-    """Return the branch; None where there is nothing to draw: the model as a whole is wrong, or one module is all.
+    """Return the branch; None where there is nothing to draw: the model as a whole is wrong, or one module is all that was compared.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
             lines = _Branch(comparison, first, a, b).lines()
     except ProbeError as error:
         return Text(f"The branch of the tree is not shown: {plain(str(error))}\n")
-    if len(lines) <= 2:
+    if len(lines) <= 2 or not any(line.state[:1] in _STYLES for line in lines if not line.is_wrong):
         return None
     errors = f"relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
     has_runs = any(line.in_run for line in lines)

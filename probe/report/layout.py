@@ -15,6 +15,7 @@ PLAIN_WIDTH = 80
 """columns of a sentence that goes to no terminal"""
 _HEAD = 0.35
 """share of a shortened name that is its beginning: modules are told apart by how their paths end"""
+_FRAMEWORKS = ("torch/", "paddle/", "mindspore/")
 _TOGETHER = "\u00a0"
 _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
@@ -119,6 +120,15 @@ def file_names(path_a: str, path_b: str) -> tuple[str, str]:
     depth = next((n for n in range(1, max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
     a, b = ("/".join(each[-depth:]) for each in parts)
     return a, b
+
+
+def place_of_code(file: str, line: int) -> str:
+    """Return where code is: its file below the installed packages, or with its folder, and line; empty for a framework's own."""
+    path = file.replace("\\", "/")
+    _, is_installed, inside = path.rpartition("-packages/")
+    if not path or inside.startswith(_FRAMEWORKS):
+        return ""
+    return f"{inside if is_installed else '/'.join(path.split('/')[-2:])}:{line}"
 
 
 def harmless(text: str) -> str:

@@ -14,7 +14,18 @@ from probe.answer.metrics import FIXED_MEASURES, TOLERANCE, Metrics
 from probe.answer.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.answer.runs import Replayed, RunSummary
 from probe.notes import Note
-from probe.report.layout import LONGEST_LIST, PLAIN_WIDTH, Page, file_names, packed, padded, plain, shortened, wrapped
+from probe.report.layout import (
+    LONGEST_LIST,
+    PLAIN_WIDTH,
+    Page,
+    file_names,
+    packed,
+    padded,
+    place_of_code,
+    plain,
+    shortened,
+    wrapped,
+)
 from probe.report.left_out import qualification, rest
 from probe.report.measured import OF_SOURCES, about, alike, amount, figures, headline, judged, stands, times
 from probe.report.words import texts
@@ -32,7 +43,6 @@ _FROM_NUMBERS = (Kind.INTRODUCED, Kind.UPDATE)
 """kinds of findings whose hint is read from the numbers of a place"""
 _MOST_PLACES = 6
 """of one side that are listed, where it has several for one"""
-_FRAMEWORKS = ("torch/", "paddle/", "mindspore/")
 
 
 def render(comparison: Comparison, top: int = 5, width: int | None = None, *, verbose: bool = False) -> Text:
@@ -378,12 +388,9 @@ def _path(ref: NodeRef) -> str:
 
 
 def _code(ref: NodeRef) -> str:
-    """Return where the code of a module is: its file below the installed packages, or with its folder, and line; not of a framework's own."""
-    path = ref.file.replace("\\", "/")
-    _, is_installed, inside = path.rpartition("-packages/")
-    if not path or inside.startswith(_FRAMEWORKS):
-        return ""
-    return f"{inside if is_installed else '/'.join(path.split('/')[-2:])}:{ref.line}"
+    """Return where the code of a module is, and where it is called."""
+    caller = ref.called_from.replace("\\", "/").rpartition("/")[2]
+    return ", ".join(filter(None, (place_of_code(ref.file, ref.line), f"called at {caller}" if caller else "")))
 
 
 def _losses(comparison: Comparison) -> list[str]:

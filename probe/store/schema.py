@@ -36,10 +36,11 @@ CALLS = _rows("step micro seq end module call caller: i4, training grad_enabled 
 PARAMETERS = _rows(
     "names: text, module: i4, slot shape: text, dtype: dtype, requires_grad is_buffer: i1, axes canonical: text, is_persistent: i1"
 )
+MODULES = _rows("path class_name: text, parent: i4, file: text, line: i4, n_params: i8, arguments called_from: text")
 STEPS = _rows("step: i4, n_records n_calls n_scalars n_notes n_optimizer: i8, wall_time: f8, state: state")
 TENSOR_INDEX = _rows("id: i8, dtype: dtype, shape: i4, offset nbytes: i8")
 TABLES = {
-    "modules": _rows("path class_name: text, parent: i4, file: text, line: i4, n_params: i8, arguments: text"),
+    "modules": MODULES,
     "parameters": PARAMETERS,
     "calls": CALLS,
     "optimizer": _rows("step optimizer: i4, class_name: text, group: i4, hyper parameters: text"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from probe.operations.aligning import Item, aligned
-from probe.operations.names import canonical, differing
+from probe.operations.names import canonical, differing, given_alone
 from probe.records import ModuleInfo, Role
 from probe.verdict.side import Call
 from tests.verdict.tensors import tensor_of
@@ -65,6 +67,22 @@ def test_another_function_of_the_same_is_its_partner() -> None:
     assert pairs([item("silu", [X], [Y])], [item("gelu", [X], [W])]) == [("silu", "gelu")]
 
 
+def test_what_moves_numbers_alone_is_not_told_by_their_statistics() -> None:
+    moved, flat = X.T.copy(), X.T.reshape(-1)
+    mine = [item("transpose", [X], [moved]), item("view", [moved], [flat])]
+    assert pairs(mine, [item("view", [X], [X.reshape(-1)])]) == [("view", "view")]
+
+
+@pytest.mark.parametrize(("a", "b", "given"), [
+    ("{}", '{"1": 1}', ("B", {"1": 1})), ('{"dim": -1, "dtype": "x"}', '{"dim": 2}', ("A", {"dtype": "x"})),
+    ('{"1": -1}', '{"dim": -1}', ("", {})), ("{}", "{}", ("", {})),
+])  # fmt: skip
+def test_an_argument_that_one_side_alone_gives_is_told(a, b, given) -> None:
+    one, other = (ModuleInfo("norm/tril.0", "torch.Tensor.tril", 1, arguments=text) for text in (a, b))
+    assert given_alone(one, other) == given
+    assert given_alone(one, replace(other, class_name="paddle.tril")) == ("", {}), "its signature is another"
+
+
 def test_another_function_of_something_else_is_none() -> None:
     assert pairs([item("silu", [X], [Y])], [item("gelu", [W], [Z])]) == []
 
@@ -73,6 +91,11 @@ def test_fused_operations_meet_where_they_end() -> None:
     fused = [item("attention", [X, Y, Z], [W])]
     unfused = [item("matmul", [X, Y], [Z]), item("softmax", [Z], [Y]), item("matmul", [Y, Z], [W])]
     assert [b for _, b in aligned(fused, unfused)] == [unfused[-1].call]
+
+
+def test_shapes_tell_apart_what_nothing_else_does() -> None:
+    turned, other = item("transpose", [X], [X.T]), item("transpose", [Y.T * 3 + 1], [Y * 3 + 1])
+    assert [b for _, b in aligned([item("transpose", [W], [W.T])], [other, turned])] == [turned.call]
 
 
 def test_modules_with_partners_keep_operations_on_their_side() -> None:

@@ -44,18 +44,11 @@ def test_functions_and_methods_are_recorded_and_put_back() -> None:
     probe.stop()
     assert functions() == before
     found = {each.path: each for each in probe.open("a.h5").modules if each.is_operation}
-    wanted = {
-        "inner/linear.0",
-        "/softmax.0",
-        "/mul.0",
-        "/reshape.0",
-        "/setitem.0",
-        "/transpose.0",
-        "/matmul.0",
-        "/add.0",
-    }
+    wanted = {"inner/linear.0", *(f"/{name}.0" for name in "softmax mul reshape setitem transpose matmul add".split())}
     assert wanted <= found.keys() and not any("mean" in path or "sum" in path for path in found)
     assert found["/softmax.0"].file == __file__ and found["/softmax.0"].arguments == '{"axis": -1}'
+    inner = next(each for each in probe.open("a.h5").modules if each.path == "inner")
+    assert inner.called_from == f"{__file__}:{found['/softmax.0'].line}"
 
 
 def test_an_interrupt_leaves_nothing_replaced_and_threads_are_apart() -> None:

@@ -26,11 +26,12 @@ from probe.report.graph.flow import Flow, Kind, as_sum, flow_of
 from probe.report.html import as_html
 from probe.report.html import curves as curves_module
 from probe.report.html.axes import Axes
-from probe.report.html.columns import number
+from probe.report.html.columns import Words, number
 from probe.report.html.curves import curves
 from probe.report.html.document import document
 from probe.report.html.page import page
-from probe.report.html.rows import State, merged
+from probe.report.html.rows import Row, State, merged
+from probe.report.html.sources import MOST, sources
 from probe.report.html.tensors import BINS, LONGEST_PROFILE, WORST, drawn
 from probe.report.layout import file_names
 from probe.store.reading.reader import Reader
@@ -106,6 +107,72 @@ def test_limits_that_were_chosen_are_told_from_rounding(comparison: Comparison, 
     assert 0 < sum(some) < len(some)
     wide = document(probe.compare(*paths, mapping=MAPPING, rtol=0.5, metric="rel_l2"))
     assert wide["answer"]["verdict"] == "aligned" and wide["closest_is_fixed"]
+
+
+# ---- Lines of source
+
+
+def lines_of(found: dict[str, Any], words: Words, side: str, module: int, what: str) -> list[str] | str:
+    excerpt = found["excerpts"][found[side][str(module)][what]]
+    return excerpt.get("why_not") or words.all[excerpt["text"]].splitlines()
+
+
+def side_with(*modules: ModuleInfo, created: str = "2100-01-01T00:00:00+0000") -> Any:
+    return SimpleNamespace(modules=modules, info=SimpleNamespace(created=created))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    head = "class Net:\n    def forward(\n        self, x: int = 1,  # one:\n    ) -> int:\n"
+    path.write_text(head + "".join(f"        x = {k}\n" for k in range(5, 40)) + "\tlast\nclass Next:\n")
+    return path
+
+
+def test_lines_around_a_place_are_shown_without_their_indent(program: Path) -> None:
+    words, file = Words(), str(program)
+    root, norm = ModuleInfo("", "Net", -1, file, 2), ModuleInfo("norm", "Norm", 0, called_from=f"{file}:12")
+    operation = ModuleInfo("norm/add.0", "torch.add", 1, file, 39, arguments="{}")
+    rows = [Row(k, k, k, State.PAIRED) for k in range(3)]
+    side = side_with(root, norm, operation)
+    found = sources(rows, [2], (side, side), words)
+    assert lines_of(found, words, "a", 1, "called") == [f"x = {k}" for k in range(9, 16)]
+    assert lines_of(found, words, "a", 0, "forward")[:2] == [") -> int:", "    x = 5"], "behind its head"
+    assert lines_of(found, words, "b", 2, "called")[-1] == "last", "what follows is no part of it"
+    assert found["a"] == found["b"] and len(found["excerpts"]) == 3, "what both have is held once"
+
+
+def test_what_cannot_be_shown_is_said(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("secret\n" * 9)
+    (tmp_path / "bytes.py").write_bytes(b"\xff\n" * 9)
+    hidden = ["/gone/net.py", f"{tmp_path}/key.pem", "net.py", "a\0.py", f"{tmp_path}/bytes.py"]
+    places = [*hidden, str(program), "/env/site-packages/torch/nn/linear.py"]
+    modules = [ModuleInfo("", "Net", -1, place, 5 if place in hidden else 99, called_from="x:1e9") for place in places]
+    rows, words = [Row(k, -1, k, State.PAIRED) for k in range(len(modules))], Words()
+    found = sources(rows, [0], (side_with(*modules), side_with()), words)
+    said = [lines_of(found, words, "a", k, "forward") for k in range(6)]
+    assert said[:5] == ["There is no such file to be read where the page was made."] * 5
+    assert said[5] == "This file has 41 lines where the page was made." and "6" not in found["a"]
+    old = side_with(ModuleInfo("", "Net", -1, str(program), 5), created="1999-01-01")
+    assert sources(rows[:1], [0], (old, side_with()), words)["excerpts"][0]["is_newer"]
+
+
+def test_lines_are_those_nearest_to_the_first_finding_and_not_too_many(program: Path) -> None:
+    operations = [ModuleInfo(f"/add.{k}", "add", 0, str(program), k % 40 + 1, arguments="{}") for k in range(39)]
+    other = [ModuleInfo(f"/mul.{k}", "mul", 0, f"/gone/{k}.py", 1, arguments="{}") for k in range(1000)]
+    modules = [ModuleInfo("", "Net", -1, str(program), 2), *operations, *other]
+    rows = [Row(k, -1, k, State.PAIRED, depth=min(k, 1)) for k in range(len(modules))]
+    found = sources(rows, [500, 900], (side_with(*modules), side_with()), Words())
+    assert len(found["excerpts"]) == MOST and {"0", "500", "900"} <= found["a"].keys() and "100" not in found["a"]
+    assert sources(rows, [], (side_with(*modules), side_with()), Words()) is None
+
+
+def test_the_page_has_the_lines_of_the_finding(made: dict[str, Any]) -> None:
+    row = made["findings"][0]["row"]
+    for side in "ab":
+        excerpt = made["sources"]["excerpts"][made["sources"][side][str(made["tree"][side][row])]["forward"]]
+        lines = Path(made["words"][excerpt["file"]]).read_text().splitlines()
+        assert made["words"][excerpt["text"]].splitlines()[0] == lines[excerpt["first"] - 1].strip()
 
 
 def test_axes_have_names_where_shapes_tell(made: dict[str, Any]) -> None:
@@ -298,19 +365,15 @@ def test_what_b_alone_has_stands_behind_what_it_follows() -> None:
     ]
 
 
+def test_an_operation_of_one_side_alone_is_no_module_without_a_partner() -> None:
+    modules = [ModuleInfo("", "Net", -1), ModuleInfo("/to.0", "torch.Tensor.to", 0, arguments="{}")]
+    a, b = (Tree(each, operations=True) for each in (modules, modules[:1]))
+    assert shown(a, b, {"": ""}) == ["root | root paired", "  /to.0 | - alone"]
+
+
 def test_what_follows_a_holder_that_b_alone_has_follows_what_is_in_it() -> None:
     a = tree("", "model", "model.words", "model.layers", "model.norm", "head")
-    b = tree(
-        "",
-        "embedding",
-        "embedding.words",
-        "rotary",
-        "decoder",
-        "decoder.layers",
-        "decoder.dropout",
-        "decoder.norm",
-        "out",
-    )
+    b = tree(*" embedding embedding.words rotary decoder decoder.layers decoder.dropout decoder.norm out".split(" "))
     pairs = {
         "": "",
         "model.words": "embedding.words",

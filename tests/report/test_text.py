@@ -400,6 +400,17 @@ def test_the_code_of_both_sides_is_in_text_and_json(tmp_path: Path) -> None:
     assert same.count("toy/nn.py:") == 1, "one class on both sides is said once"
 
 
+@pytest.mark.parametrize(
+    ("file", "called_from", "shown"),
+    [
+        ("/home/me/port/norm.py", "/home/me/port/block.py:12", "port/norm.py:7, called at block.py:12"),
+        ("/env/site-packages/torch/nn/modules/linear.py", "C:\\port\\block.py:12", "called at block.py:12"),
+    ],
+)
+def test_where_a_module_is_called_stands_behind_its_code(file: str, called_from: str, shown: str) -> None:
+    assert _code(NodeRef(0, 0, "a", "A", 0, "", file, 7, called_from)) == shown
+
+
 def faulty(**config: Any) -> GPT:
     model = gpt()
     module(model, "layers.1.norm2").eps = 1e-3

@@ -335,6 +335,25 @@ def test_an_update_is_judged_by_more_than_its_error(tmp_path: Path, opened: Show
     assert "is explained; its length and direction are judged too" in page.locator(".panel").inner_text()
 
 
+def test_lines_of_source_stand_in_the_panel_and_beside_one_another(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    shown = page.locator(".panel > .sources > .source")
+    heads = shown.locator(".excerpt > .dim:first-child")
+    assert [text.split(":")[0] for text in heads.all_inner_texts()] == ["A B nn.py"]
+    page.evaluate("location.hash = '#layers.1'")
+    page.get_by_text("reading.py").first.wait_for()
+    assert [text.split(":")[0] for text in heads.all_inner_texts()] == ["A toys.py", "B reading.py"]
+    assert [line.strip() for line in shown.locator(".meant bdi").all_inner_texts()] == [
+        "def forward(self, x: Tensor) -> Tensor:"
+    ] * 2
+    assert "self.residual(x, self.mlp(self.ln2(x)))" in shown.inner_text()
+    page.get_by_role("button", name="side by side").click()
+    left, right = (box.bounding_box() for box in page.locator("dialog .excerpt").all())
+    assert left["y"] == right["y"] and left["x"] + left["width"] <= right["x"]
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog.wide").is_visible()
+
+
 def test_a_long_hint_is_whole_in_the_panel(report: Path, opened: Show) -> None:
     page = opened(report).page
     sizes = "(hint) => { hint.textContent = 'word '.repeat(80); return [hint.clientHeight, hint.scrollHeight]; }"

@@ -39,7 +39,7 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         depth += [2, *[3] * INSIDE]
     nodes = list(range(NODES))
     module = {"path": paths, "class": [words.number(f"Class{d}") for d in depth], "file": [words.number("/src/net.py")] * NODES,
-              "line": nodes, "parameters": [2] * NODES}  # fmt: skip
+              "line": nodes, "called": [words.number("")] * NODES, "parameters": [2] * NODES}  # fmt: skip
     count = NODES * len(EACH)
     phase = [(name, role, node) for name, role in EACH for node in nodes]
     verdicts = [
@@ -75,7 +75,7 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         **document, "flow": {"step": 0, "micro": 0, "twin": nodes, "a": chain, "b": chain}, "sides": {name: {**side, "modules": module} for name, side in document["sides"].items()},
         "pairs": {"a": nodes, "b": nodes, "reason": ["same path"] * NODES, "confidence": [1.0] * NODES},
         "tree": {"a": nodes, "b": nodes, "pair": nodes, "state": ["paired"] * NODES, "depth": depth},
-        "calls": calls, "tensors": tensors, "findings": [first], "loose": {"a": {}, "b": {}}, "words": words.all,
+        "calls": calls, "tensors": tensors, "findings": [first], "loose": {"a": {}, "b": {}}, "sources": None, "words": words.all,
     }  # fmt: skip
 
 

@@ -91,6 +91,7 @@ def side_of(reader: Reader, file: str, words: Words) -> dict[str, object]:
             "class": [words.number(module.class_name) for module in modules],
             "file": [words.number(module.file) for module in modules],
             "line": [module.line for module in modules],
+            "called": [words.number(module.called_from) for module in modules],
             "parameters": [module.n_params for module in modules],
         },
     }  # fmt: skip

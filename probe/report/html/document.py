@@ -38,6 +38,7 @@ from probe.report.html.columns import (
     statistics_of,
 )  # fmt: skip
 from probe.report.html.curves import curves
+from probe.report.html.sources import sources
 from probe.report.html.tensors import LARGEST, drawn
 from probe.report.layout import file_names
 from probe.report.left_out import qualification, rest
@@ -100,13 +101,14 @@ class _Document:
         self.events = [again.event(slot) for slot in comparison.slots]
         self.rows = rows.merged(
             self.matching, self.tree_a, self.tree_b,
-            _left((*comparison.only_a, *operations_of(a)), comparison.unneeded_a),
-            _left((*comparison.only_b, *operations_of(b)), comparison.unneeded_b), (begins_a, begins_b),
+            _left(comparison.only_a, comparison.unneeded_a), _left(comparison.only_b, comparison.unneeded_b),
+            (begins_a, begins_b),
         )  # fmt: skip
 
     def made(self) -> dict[str, object]:
         """Return the document."""
         pairs = self.matching.pairs
+        found_in = [self._row_of(found) for found in self.comparison.divergences]
         return {
             "schema": SCHEMA,
             "probe": __version__,
@@ -125,8 +127,9 @@ class _Document:
             "tree": {name: [getattr(row, name) for row in self.rows] for name in ("a", "b", "pair", "state", "depth")},
             "calls": self._calls(),
             "tensors": self._tensors(),
-            "findings": [self._finding(found, at < MOST_DRAWN)
-                         for at, found in enumerate(self.comparison.divergences)],
+            "findings": [self._finding(found, row, at < MOST_DRAWN)
+                         for at, (found, row) in enumerate(zip(self.comparison.divergences, found_in, strict=True))],
+            "sources": sources(self.rows, found_in, (self.a, self.b), self.words),
             "loose": {"a": self._loose("a"), "b": self._loose("b")},
             "flow": both_as_columns(self.steps, self.comparison.slots, self.comparison.first_divergence, self.words),
             "mapping": beside(self.comparison, self.a, self.b),
@@ -219,7 +222,7 @@ class _Document:
 
     # Findings
 
-    def _finding(self, found: Divergence, is_drawn: bool) -> dict[str, object]:
+    def _finding(self, found: Divergence, row: int, is_drawn: bool) -> dict[str, object]:
         tensor = self._tensor_of(found)
         drawn, why_not = self._drawn(tensor) if is_drawn and tensor >= 0 else (None, "")
         return {
@@ -228,7 +231,7 @@ class _Document:
             "error": number(found.error),
             "measure": found.measure,
             "is_fixed": any(said.code == TOLERANCE for said in found.facts),
-            "row": self._row_of(found),
+            "row": row,
             "tensor": tensor,
             "drawn": drawn,
             "not_drawn": why_not,
@@ -352,11 +355,6 @@ def with_operations(comparison: Comparison, a: Tree, b: Tree) -> Matching:
     known = [(a.by_path.get(here, -1), b.by_path.get(there, -1)) for here, there in paths]
     found = [Pair(i, j, Reason.SAME_VALUES) for i, j in known if i >= 0 <= j and a.modules[i].is_operation]
     return replace(comparison.matching, pairs=(*comparison.matching.pairs, *found))
-
-
-def operations_of(reader: Reader) -> tuple[str, ...]:
-    """Return the paths of all operations."""
-    return tuple(module.path for module in reader.modules if module.is_operation)
 
 
 def _left(unmatched: tuple[str, ...], unneeded: tuple[str, ...]) -> dict[str, rows.State]:

@@ -25,6 +25,8 @@ class State(enum.StrEnum):
     """it was called, and has no partner"""
     UNNEEDED = "needs no partner"
     """it was called, has no partner and needs none: Identity, containers, what is a function on the other side"""
+    ALONE = "alone"
+    """an operation that one side alone calls"""
     UNCALLED = "uncalled"
     """it has no partner, and was never called: lists of modules"""
     IGNORED = "ignored"
@@ -131,7 +133,7 @@ def _state(
         return State.IGNORED
     if tree.wrapped(index) is not None or index in stepped:
         return State.PASSED_OVER
-    return left.get(tree.path(index), State.UNCALLED)
+    return left.get(tree.path(index), State.ALONE if tree.modules[index].is_operation else State.UNCALLED)
 
 
 def _add_of_b(tree: Tree, of_a: Iterable[Row], of_b: dict[int, Row], tops: list[Row], order: Iterable[int]) -> None:

@@ -53,7 +53,7 @@ _TEXT = np.dtype([("length", "<u4"), ("place", "<u8"), ("index", "<u4")])
 """of a text, in a row of the file"""
 _CHECKSUM = 4
 _SIMPLE = (h5t.STRING, h5t.INTEGER, h5t.FLOAT, h5t.ENUM)
-_OPTIONAL = {"parameters": ("canonical", "is_persistent"), "modules": ("arguments",)}
+_OPTIONAL = {"parameters": ("canonical", "is_persistent"), "modules": ("arguments", "called_from")}
 """columns that older files lack"""
 _COLUMNS = {
     **schema.TABLES,

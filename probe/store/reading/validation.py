@@ -168,12 +168,12 @@ def of_step(rows: np.ndarray, call_rows: np.ndarray) -> None:
 def modules(rows: np.ndarray) -> list[ModuleInfo]:
     """Return ``/modules``: parents before their children, every path once."""
     columns = [
-        rows[name].tolist() if name in rows.dtype.names else [b""] * len(rows)  # older files lack the arguments
-        for name in ("path", "class_name", "parent", "file", "line", "n_params", "arguments")
+        rows[name].tolist() if name in rows.dtype.names else [b""] * len(rows)  # older files lack the last two
+        for name in ("path", "class_name", "parent", "file", "line", "n_params", "arguments", "called_from")
     ]
     found = [
-        ModuleInfo(text_in(path), text_in(class_name), parent, text_in(file), line, count, text_in(arguments))
-        for path, class_name, parent, file, line, count, arguments in zip(*columns, strict=True)
+        ModuleInfo(text_in(path), text_in(class_name), parent, text_in(file), line, count, *map(text_in, more))
+        for path, class_name, parent, file, line, count, *more in zip(*columns, strict=True)
     ]
     first = next((index for index, module in enumerate(found) if module.is_operation), len(found))
     if not all(module.is_operation and module.parent < first for module in found[first:]):

@@ -139,7 +139,7 @@ class Writer:
         """Append modules; their index is their place in the order of all that were added."""
         rows = [
             (storable_text(m.path), storable_text(m.class_name), m.parent, storable_text(m.file), m.line,
-             m.n_params, storable_text(m.arguments))
+             m.n_params, storable_text(m.arguments), storable_text(m.called_from))
             for m in modules
         ]  # fmt: skip
         self._modules += [row[0] for row in rows]

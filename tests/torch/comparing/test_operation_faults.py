@@ -43,6 +43,11 @@ def one_off(q, k, cos, sin, **named):
     return rope(q, k, cos.roll(1, 1), sin.roll(1, 1), **named)
 
 
+def commuted(q, k, cos, sin, **named):
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return tuple(qwen2.rotate_half(states) * sin + states * cos for states in (q, k))
+
+
 def eps(self, states):
     variance = states.pow(2).mean(-1, keepdim=True)
     return self.weight * (states * torch.rsqrt(variance + 1e-3))
@@ -121,6 +126,16 @@ def test_a_fault_is_named_at_its_operation(name, right, monkeypatch, tmp_path) -
         assert place.file == __file__ and line in Path(__file__).read_text().splitlines()[place.line - 1]
 
 
+def test_terms_in_another_order_are_not_taken_for_the_fault(right, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(qwen2, "apply_rotary_pos_emb", commuted)
+    monkeypatch.setattr(qwen2, "eager_attention_forward", eager(dim=-2))
+    record(str(tmp_path / "b.h5"))
+    first = probe.compare(right, tmp_path / "b.h5").first_divergence
+    assert first.path == "model.layers.0.self_attn/softmax.0" and first.advice.facts["arguments"] == (
+        ("dim", "-1", "-2"),
+    )
+
+
 def test_an_argument_that_differs_is_the_hint(right, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(qwen2.Qwen2RMSNorm, "forward", eps)
     record(str(tmp_path / "b.h5"))
@@ -130,14 +145,34 @@ def test_an_argument_that_differs_is_the_hint(right, monkeypatch, tmp_path) -> N
     assert first.advice.code == "another-argument" and first.advice.facts["arguments"] == (("1", "1e-06", "0.001"),)
 
 
+def test_a_module_whose_code_lacks_an_operation_is_told_with_its_lines(right, monkeypatch, tmp_path) -> None:
+    def forward(self, hidden_states, **named):
+        states = hidden_states + self.self_attn(hidden_states=self.input_layernorm(hidden_states), **named)[0]
+        return self.mlp(self.post_attention_layernorm(states))
+
+    monkeypatch.setattr(qwen2.Qwen2DecoderLayer, "forward", forward)
+    record(str(tmp_path / "b.h5"))
+    answer = probe.compare(right, tmp_path / "b.h5")
+    told, place = str(answer), answer.as_json()["first_divergence"]["b"][0]
+    assert place["path"] == "model.layers.0" and (place["file"], place["line"]) == (
+        __file__,
+        forward.__code__.co_firstlineno,
+    )
+    file, _, line = place["called_from"].rpartition(":")
+    assert file == qwen2.__file__ and "decoder_layer(" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert f"called at modeling_qwen2.py:{line}" in told and "A alone calls before it add.1 (modeling_qwen2.py:" in told
+
+
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-@pytest.mark.parametrize("other", ["sdpa", "rewritten", "modules alone"])
+@pytest.mark.parametrize("other", ["sdpa", "rewritten", "commuted", "modules alone"])
 def test_right_code_in_other_operations_is_aligned(task, other, right, monkeypatch, tmp_path) -> None:
     if other == "rewritten":
         monkeypatch.setattr(qwen2, "eager_attention_forward", eager())
         monkeypatch.setattr(
             qwen2.Qwen2RMSNorm, "forward", lambda self, x: F.rms_norm(x, x.shape[-1:], self.weight, 1e-6)
         )
+    if other == "commuted":
+        monkeypatch.setattr(qwen2, "apply_rotary_pos_emb", commuted)
     options = {"modules": ["*proj", "*norm"]} if other == "modules alone" else {}
     record(str(tmp_path / "b.h5"), "sdpa" if other == "sdpa" else "eager", task=task, **options)
     assert probe.compare(right, tmp_path / "b.h5").verdict == "aligned"

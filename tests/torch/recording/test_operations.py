@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -148,6 +149,54 @@ def test_operations_have_paths_functions_arguments_and_lines() -> None:
     assert found["first/dropout.0"].class_name == "torch.nn.functional.dropout"
     assert {"first/div.0", "first/div.1", "first/setitem.0", "first/add.0", "first.norm/layer_norm.0"} <= found.keys()
     assert not any(name in each for each in found for name in ("/size", "/shape", "/dim"))
+
+
+class Wrapped(nn.Module):
+    """Code of the class in front of PyTorch's ``__call__``, a list, and a module that is called later alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts, self.late = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 8)
+
+    def __call__(self, *args):
+        return super().__call__(*args)
+
+    def forward(self, x, is_late=False):
+        return self.late(x) if is_late else self.parts(x)  # parts
+
+
+@pytest.mark.parametrize(("level", "steps"), [("mix", [0, 1]), ("op", [1]), ("module", [0])])
+def test_the_line_that_calls_a_module_first_is_recorded(level, steps) -> None:
+    net = Wrapped()
+    probe.start(net, "a.h5", level=level, steps=steps, quiet=True)
+    for _ in range(2):
+        net(torch.ones(2, 8))  # root
+        probe.step()
+    probe.stop()
+    lines = open(__file__).read().splitlines()
+    called = {each.path: each.called_from for each in probe.open("a.h5").modules if not each.is_operation}
+    places = {path: place.rpartition(":") for path, place in called.items() if place}
+    assert {path: lines[int(line) - 1].rpartition("# ")[2] for path, (_, _, line) in places.items()} == (
+        {} if level == "module" else {"": "root", "parts": "parts", "parts.0": "parts", "parts.1": "parts"}
+    )
+    assert all(file == __file__ for file, _, _ in places.values())
+
+
+def test_a_thread_that_calls_a_model_is_no_line_of_the_program() -> None:
+    net = Wrapped()
+    probe.start(net, "a.h5", level="mix", quiet=True)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(net, torch.ones(2, 8)).result()
+    probe.stop()
+    called = {each.path: each.called_from for each in probe.open("a.h5").modules if not each.is_operation}
+    assert called[""] == "" and called["parts.0"].startswith(f"{__file__}:")
+
+
+def test_modules_are_in_the_file_where_no_step_ends() -> None:
+    net = Wrapped()
+    probe.start(net, "a.h5", level="mix", quiet=True)
+    probe.stop()
+    assert [each.path for each in probe.open("a.h5").modules] == ["", "parts", "parts.0", "parts.1", "late"]
 
 
 def test_an_operation_that_raised_is_marked_as_one() -> None:

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { copied } from "./clipboard.js";
 import { Drawn } from "./drawn.jsx";
 import { canBePicked, PHASES } from "./model.js";
+import { Source } from "./source.jsx";
 import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
@@ -13,6 +14,7 @@ const STATES = {
   part: "One of several modules that are one on the other side: all of them are compared together, in the row of the first.",
   unmatched: "It was called and has no counterpart: nothing of it was compared.",
   "needs no partner": "It has no counterpart and needs none: it passes on what it is given, or stands for what is a function on the other side. What it holds is compared.",
+  alone: "An operation that one side alone calls: the code of the two differs here, and is compared behind it.",
   uncalled: "It has no counterpart and was never called: there is nothing to compare.",
   ignored: "The layer mapping leaves it out.",
   "passed over": "A wrapper, which only passes on: looked through.",
@@ -50,6 +52,7 @@ function Module({ report, side, row }) {
         <div class="dim">
           <bdi>{shown(report.class(side, row))}</bdi>
           {file && <> · <span title={shown(file)}><bdi>{shown(base(file))}</bdi>:{modules.line[module]}</span></>}
+          {report.words[modules.called[module]] && <> · called at <span title={shown(report.words[modules.called[module]])}><bdi>{shown(base(report.words[modules.called[module]]))}</bdi></span></>}
           {modules.parameters[module] > 0 && <> · {count(modules.parameters[module], "parameter")}</>}
         </div>
       </td>
@@ -249,6 +252,7 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
       {canBePicked(state) && <button aria-pressed={picked[side].includes(row)} onClick={() => onPick(side, row)}>{picked[side].includes(row) ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
+      <Source key={row} report={report} row={row} />
       {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} onSelect={onSelect} /></>}
     </aside>
   );

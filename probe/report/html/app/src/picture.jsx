@@ -23,10 +23,9 @@ function levels(report, points) {
   const limits = points.map((i) => Math.log10(report.limit(i)));
   const runs = points.map((i) => Math.log10(report.inRun(i)));
   const known = [...finite, ...limits.filter(Number.isFinite), ...runs.filter(Number.isFinite)];
-  const counts = (i, k) => Number.isFinite(logs[k]) && ["introduced", "inherited"].includes(report.verdict(i));
-  const wrong = logs.filter((_, k) => counts(points[k], k));
-  const typical = [...known].sort((x, y) => x - y)[Math.floor(TINY * known.length)] ?? 0;
-  const low = Math.floor(wrong.reduce((x, y) => Math.min(x, y), Math.min(typical, 0))) - 1;
+  const typical = (some) => [...some].sort((x, y) => x - y)[Math.floor(TINY * some.length)] ?? 0;
+  const that = (verdict) => logs.filter((log, k) => Number.isFinite(log) && report.verdict(points[k]) === verdict);
+  const low = Math.floor(that("introduced").reduce((x, y) => Math.min(x, y), Math.min(typical(known), typical(that("inherited")), 0))) - 1;
   const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.45);
   return {
     low, high, hasInfinite: logs.some((log) => log === Infinity), limits: limits.map((limit) => (Number.isFinite(limit) ? Math.max(limit, low) : low)),
@@ -37,7 +36,7 @@ function levels(report, points) {
 
 /** Where the axis is labelled: what is equal, powers of ten, not too many of them, and what is not finite. */
 function ticks({ low, high, hasInfinite }) {
-  const every = high - low > 9 ? 2 : 1;
+  const every = Math.max(1, Math.ceil((high - low) / 9));
   const powers = Array.from({ length: high - low }, (_, k) => low + 1 + k).filter((power) => power % every === 0 && power > low + every / 2);
   return [low + FLOOR, ...(hasInfinite ? [...powers.filter((power) => power < high), high - CEILING] : powers)];
 }

@@ -13,7 +13,7 @@ const DEEPEST = 20; // what is deeper stands no further to the right
 const ON_PAPER = 200; // rows at most
 const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
-const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
+const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", alone: "(no such operation)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
 /** own: the tensor of the row itself; i: that one, or, of a folded row, the worst of all that is inside. */

@@ -1,10 +1,13 @@
 // The first screen: the answer in words, and the way from the root to the first divergent module.
 
 import { useMemo } from "preact/hooks";
-import { count, error, headline, MEANING, ownName, plain, shown, value } from "./text.js";
+import { base, count, error, headline, MEANING, ownName, plain, shown, value } from "./text.js";
 
 const BEYOND = { explained: "differs by more than rounding explains", chosen: "is beyond the tolerance that was chosen", both: "is beyond its limit" };
 const TITLES = { aligned: "Aligned", diverged: "Diverged", undecided: "Undecided" };
+
+/** Whether code is somebody's own, not a framework's: its documentation says more. */
+const isOwn = (file) => file && !/-packages.(torch|paddle|mindspore)[\\/]/.test(file);
 
 function Place({ side, refs, role }) {
   if (!refs.length) return <div class="place"><b class={`tag-${side}`}>{side.toUpperCase()}</b> <i>has no counterpart</i></div>;
@@ -12,7 +15,7 @@ function Place({ side, refs, role }) {
     <div class="place">
       <b class={`tag-${side}`}>{side.toUpperCase()}</b>{" "}
       <bdi class="path">{shown(ref.path) || "(the whole model)"}</bdi>
-      <span class="class"><bdi>{shown(ref.class)}</bdi>{ref.slot && <> · {role} <bdi>{shown(ref.slot)}</bdi></>}{ref.call > 0 && <> · call {ref.call}</>}</span>
+      <span class="class"><bdi>{shown(ref.class)}</bdi>{ref.slot && <> · {role} <bdi>{shown(ref.slot)}</bdi></>}{ref.call > 0 && <> · call {ref.call}</>}{isOwn(ref.file) && <> · <bdi title={shown(ref.file)}>{shown(base(ref.file))}:{ref.line}</bdi></>}</span>
     </div>
   ));
 }

@@ -6,7 +6,7 @@ import { CALL, CODE } from "./flow.js";
 
 const GIVEN = new Set(["input", "grad_output"]); // what a call is given: wrong by itself, it is the code's around the call
 const BACK = { input: ["grad_input", "grad_total"], output: ["grad_output"] };
-const ALONE = { unmatched: "unmatched", "needs no partner": "needs-no-partner", ignored: "ignored", part: "part" };
+const ALONE = { unmatched: "unmatched", "needs no partner": "needs-no-partner", alone: "needs-no-partner", ignored: "ignored", part: "part" };
 const GRADED = new Set(["introduced", "inherited", "noise"]); // looks of which the text is a number
 const [THIN, THICK] = [1.4, 6.5];
 
