@@ -58,15 +58,16 @@ def united(readers: Sequence[Reader], layout: Layout) -> Union:
     facts = [facts_by_name(reader, "modules") for reader in readers]
     notes = _number_layers(chunks, facts)
     _number_experts(chunks, readers, facts, layout)
-    paths = [dict[str, str]() for _ in readers]
-    for chunk in chunks:
-        paths[chunk.member] |= chunk.paths
-    found = tuple(
-        tuple(paths[k].get(module.path, module.path) for module in reader.modules) for k, reader in enumerate(readers)
-    )
+    found = []
+    for member, reader in enumerate(readers):
+        own = dict(pair for chunk in chunks if chunk.member == member for pair in chunk.paths.items())
+        called = (each.path.rpartition("/") for each in reader.modules if each.is_operation)
+        own |= {f"{around}/{name}": f"{own.get(around, around)}/{name}" for around, _, name in called}
+        found.append(tuple(own.get(each.path, each.path) for each in reader.modules))
     modules = _ordered([(reader.modules, found[k]) for k, reader in enumerate(readers)], stages)
     index = {module.path: number for number, module in enumerate(modules)}
-    return Union(tuple(modules), tuple(tuple(index[path] for path in each) for each in found), found, stages, notes)
+    indices = tuple(tuple(index[path] for path in each) for each in found)
+    return Union(tuple(modules), indices, tuple(found), stages, notes)
 
 
 def facts_by_name(reader: Reader, kind: str) -> dict[str, Facts]:
@@ -94,7 +95,7 @@ def _chunks(readers: Sequence[Reader], stages: Sequence[int]) -> list[_Chunk]:
     count = len(set(stages))
     found = []
     for member, reader in enumerate(readers):
-        paths = [module.path for module in reader.modules]
+        paths = [module.path for module in reader.modules if not module.is_operation]
         is_list = reader.modules[0].class_name == "list" and not paths[0]
         prefixes = sorted({int(path.partition(".")[0]) for path in paths[1:]}) if is_list else []
         if count < 2 or len(prefixes) < 2:
@@ -226,7 +227,7 @@ def _ordered(trees: Sequence[tuple[Sequence[ModuleInfo], Sequence[str]]], stages
             infos.setdefault(path, module)
     children: dict[str, list[str]] = defaultdict(list)
     roots = []
-    for path in infos:
+    for path in (path for path, info in infos.items() if not info.is_operation):
         parent = _parent(path, infos)
         (roots if parent is None else children[parent]).append(path)
     found: list[ModuleInfo] = []
@@ -235,14 +236,14 @@ def _ordered(trees: Sequence[tuple[Sequence[ModuleInfo], Sequence[str]]], stages
         index = len(found)
         found.append(replace(infos[path], path=path, parent=parent))
         own = children.get(path, [])
-        numbered = [each.rpartition(".")[2].isdigit() for each in own]
-        by_number = own and all(numbered)
+        by_number = own and all(each.rpartition(".")[2].isdigit() for each in own)
         for child in sorted(own, key=lambda each: int(each.rpartition(".")[2])) if by_number else own:
             add(child, index)
 
     for root in roots:
         add(root, -1)
-    return found
+    places, called = {each.path: k for k, each in enumerate(found)}, {p: i for p, i in infos.items() if i.is_operation}
+    return found + [replace(i, path=p, parent=places.get(p.rpartition("/")[0], -1)) for p, i in called.items()]
 
 
 def _parent(path: str, known: Mapping[str, object]) -> str | None:

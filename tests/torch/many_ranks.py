@@ -63,6 +63,7 @@ class Side:
     """path of the module that returns something else, as it is in the whole"""
     other_rate: int = -1
     """the rank that has another learning rate"""
+    level: str = "module"
 
     def rate_of(self, rank: int) -> float:
         """Return the learning rate of a rank."""
@@ -259,7 +260,7 @@ def make(side: Side, path: Path, ranks: range | None = None) -> None:
         model = Stage(place)
         optimizer = torch.optim.SGD(model.parameters(), lr=side.rate_of(rank), momentum=side.momentum)
         with _rank(rank, layout.world):
-            probe.start(model, path, task=side.task, parallel=parallel, overwrite=True)
+            probe.start(model, path, task=side.task, level=side.level, parallel=parallel, overwrite=True)
             try:
                 for step in range(1, side.steps + 1):
                     given, gradient = _flows(place, step)

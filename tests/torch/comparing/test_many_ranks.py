@@ -70,6 +70,18 @@ def test_a_step_is_put_together_once(runs: dict[str, Path], monkeypatch: pytest.
     assert len(done) == 1
 
 
+def test_operations_of_stages_have_the_numbers_of_the_whole(tmp_path: Path) -> None:
+    whole = Side(Layout(), LAYERS, task="tensor", level="mix")
+    make(whole, tmp_path / "one.h5")
+    make(replace(whole, layout=EIGHT, fault=FAULT), tmp_path / "eight.h5")
+    with probe.open(tmp_path / "one.h5") as one, probe.open(tmp_path / "eight.h5") as eight:
+        paths = [{each.path for each in run.modules if each.is_operation} for run in (one, eight)]
+    assert "layers.2.mlp.activation/mul.0" in paths[0] and paths[0] == paths[1]
+    found = probe.compare(tmp_path / "one.h5", tmp_path / "eight.h5")
+    assert found.first_divergence is not None and found.first_divergence.path.startswith(FAULT)
+    assert found.coverage.share == 1
+
+
 TWO = Side(Layout(2, 1, 1), 1, task="tensor", momentum=0.9, steps=2)
 
 
