@@ -1,0 +1,78 @@
+"""Whose dumps are read, how each is told, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from probe.dumps.arrays import SUFFIXES
+from probe.dumps.files import files_in
+from probe.dumps.msprobe import is_msprobe, read_msprobe
+from probe.dumps.named import is_named, is_reprod_log, read_named
+from probe.dumps.padiff import is_padiff, read_padiff
+from probe.dumps.seen import Dump
+from probe.errors import ConfigError, FormatError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The dumps of one tool."""
+
+    tool: str
+    is_it: Callable[[Path, list[str]], bool]
+    """whether a folder with these files, or a file, is one"""
+    read: Callable[[Path, list[str], str | None], Iterator[Dump]]
+    told_by: str
+    values: str
+    statistics: str
+    backward: str
+    parameters: str
+    order: str
+    tree: str
+
+
+KINDS = (
+    Kind(
+        "mindstudio-probe", is_msprobe, read_msprobe, "dump.json, debug.json", values="task `tensor`", statistics="tasks `tensor`, `statistics`",
+        backward="yes", parameters="levels `L0`, `mix`", order="yes", tree="construct.json, else by names",
+    ),
+    Kind(
+        "PaDiff", is_padiff, read_padiff, "report.json, params.json, weights.json, grads.json", values="yes", statistics="no",
+        backward="gradients of inputs", parameters="params.json, weights.json", order="yes", tree="yes",
+    ),
+    Kind(
+        "reprod_log", is_reprod_log, read_named, "a `.npy` file of a dict", values="yes", statistics="no",
+        backward="by `{role}`", parameters="by `{role}`", order="as they were added", tree="by names",
+    ),
+    Kind(
+        "named tensors", is_named, read_named, ", ".join(f"`{each}`" for each in SUFFIXES), values="yes", statistics="no",
+        backward="by `{role}`", parameters="by `{role}`", order="by `{order:int}`, else the times of files", tree="by names",
+    ),
+)  # fmt: skip
+"""in the order in which they are asked"""
+
+
+def kind_of(source: Path, pattern: str | None = None) -> tuple[Kind, list[str]]:
+    """Return which tool wrote a dump, and its files by their relative paths.
+
+    Raises
+    ------
+    StoreError
+        there is no such file, or there are too many
+    FormatError
+        it is no dump that probe reads
+    ConfigError
+        a pattern is given for a dump that has names of its own
+    """
+    files = files_in(source)
+    kinds = KINDS if pattern is None else KINDS[-1:]
+    found = next((kind for kind in kinds if kind.is_it(source, files)), None)
+    if found is not None:
+        return found, files
+    if pattern is not None:
+        raise ConfigError(f"--pattern is for named tensors, and {source} holds none: expected {', '.join(SUFFIXES)}")
+    raise FormatError(
+        f"{source} is no dump that probe reads: expected one of {', '.join(kind.tool for kind in KINDS)}; "
+        "docs/guide/dumps.md says how each is told"
+    )
