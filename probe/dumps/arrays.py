@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from probe.checkpoints.unpickling import ObjectUnpickler
 from probe.damage import Damaged, reading, refuse_pointer
 from probe.dumps.files import leaves
 from probe.errors import ConversionError, FormatError
+from probe.numbers.kernel import KINDS
 from probe.numbers.statistics import dtype_of, is_float
 
 Load = Callable[[], np.ndarray]
@@ -28,18 +28,13 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 _NUMBERS = "biufc"
 _LARGE = 64 << 20
 """bytes up to which an entry of an archive may be packed as small as it likes"""
-_NAME = re.compile(r"[a-z]+[0-9]*(?:_?[a-z0-9]+)*")
-_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64", "bool_": "bool"}
-"""names of dtypes that frameworks have and numpy has not"""
+_DTYPES = frozenset((*KINDS, "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"))
 
 
 def tensors_in(path: Path) -> Iterator[tuple[str, Load]]:
     """Yield the tensors of a file by name, in its order; the name is empty in a file of one.
 
-    Raises
-    ------
-    FormatError, ConversionError
-        it is damaged, or holds more than tensors
+    Raises FormatError or ConversionError where it is damaged, or holds more than tensors.
     """
     refuse_pointer(path)
     if path.suffix == ".npy" and is_of_objects(path):
@@ -61,10 +56,6 @@ def tensors_in(path: Path) -> Iterator[tuple[str, Load]]:
             yield name, functools.partial(_stored, path, opened, name)
 
 
-def _torch(path: Path) -> WeightFile:
-    return TorchFile(path, _named)
-
-
 def _named(found: Any, path: Path, kind: type) -> Mapping[str, Any]:
     """Return the tensors of what torch.save() wrote, by name: one tensor, or those in lists and dicts."""
     if isinstance(found, kind):
@@ -76,8 +67,8 @@ def _named(found: Any, path: Path, kind: type) -> Mapping[str, Any]:
 
 
 _READERS: dict[str, Callable[[Path], WeightFile]] = {
-    ".safetensors": SafetensorsFile, ".pt": _torch, ".pth": _torch, ".bin": _torch, ".pdparams": PdparamsFile,
-    ".ckpt": CkptFile,
+    ".safetensors": SafetensorsFile, ".pdparams": PdparamsFile, ".ckpt": CkptFile,
+    **dict.fromkeys((".pt", ".pth", ".bin"), lambda path: TorchFile(path, _named)),
 }  # fmt: skip
 SUFFIXES = (".npy", ".npz", *_READERS)
 """of files that hold tensors"""
@@ -123,15 +114,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _array(file: IO[bytes], size: int, on_disk: int) -> np.ndarray:
-    """Read an array whose header claims no more than there is.
-
-    Parameters
-    ----------
-    size
-        bytes of the array and its header
-    on_disk
-        bytes of the file that it lies in, packed or not
-    """
+    """Read an array of so many bytes, with its header, in a file of so many: the header may claim no more than there is."""
     shape, is_fortran, dtype = _header(file)
     if dtype.hasobject or (dtype.kind not in _NUMBERS and dtype.str != "|V2"):
         raise Damaged(f"it holds {'Python objects' if dtype.hasobject else dtype}, no numbers")
@@ -147,16 +130,9 @@ def _array(file: IO[bytes], size: int, on_disk: int) -> np.ndarray:
 
 
 def dtype_named(text: str) -> str:
-    """Return the name that numpy, or ml_dtypes, has for a framework's: ``float32`` for ``torch.float32`` or ``Float32``.
-
-    What none of them has is ``float32``.
-    """
+    """Return numpy's, or ml_dtypes', name for a framework's: ``float32`` for ``torch.float32``, ``Float32`` and what is unknown."""
     name = text.rpartition(".")[2].lower()
-    name = _DTYPES.get(name, name)
-    try:
-        return dtype_of(name).name if _NAME.fullmatch(name) and dtype_of(name).kind in f"{_NUMBERS}V" else "float32"
-    except TypeError:
-        return "float32"
+    return name if name in _DTYPES else "float32"
 
 
 def as_declared(array: np.ndarray, dtype: str) -> np.ndarray:

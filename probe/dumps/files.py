@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from probe.errors import FormatError, StoreError
 MOST_FILES = 500_000
 """of one dump"""
 MOST_JSON = 256 << 20
-"""bytes of a JSON or CSV file"""
+"""bytes of a JSON file"""
 _DEEPEST = 32
 """lists and objects inside one another"""
 
@@ -21,10 +22,7 @@ _DEEPEST = 32
 def files_in(source: Path, most: int = MOST_FILES) -> list[str]:
     """Return the files of a folder by their relative paths, sorted; of a file, its own name.
 
-    Raises
-    ------
-    StoreError
-        there is no such file, there are more than ``most``, or one is a link that leads out of the folder
+    Raises StoreError where there is none, there are more than ``most``, or one is a link that leads out of the folder.
     """
     if source.is_file():
         return [source.name]
@@ -32,16 +30,12 @@ def files_in(source: Path, most: int = MOST_FILES) -> list[str]:
         raise StoreError(f"there is no {source}")
     found: list[str] = []
     for folder, folders, names in os.walk(source, onerror=_raise):
-        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
-        for name in names:
-            path = Path(folder, name)
-            found.append(path.relative_to(source).as_posix())
-            if path.is_symlink():
-                inside(source, found[-1])
+        paths = {name: Path(folder, name).relative_to(source).as_posix() for name in (*folders, *names)}
+        for name in filter(os.path.islink, (os.path.join(source, path) for path in paths.values())):
+            inside(source, os.path.relpath(name, source))
+        found += [paths[name] for name in names]
         if len(found) > most:
-            raise StoreError(
-                f"{source} has more than {most:,} files: import a part of it, such as one step or one rank"
-            )
+            raise StoreError(f"{source} has more than {most:,} files: import a part of it, such as one step")
     return sorted(found, key=natural)
 
 
@@ -49,18 +43,9 @@ def _raise(error: OSError) -> None:
     raise StoreError(f"cannot read {error.filename}: {error.strerror}")
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
+def natural(name: str) -> list[str | int]:
     """Return a key that sorts numbers in names by their size."""
-    parts, found = name, []
-    while parts:
-        text = parts[: len(parts) - len(parts.lstrip("0123456789"))]
-        if text:
-            found.append((0, int(text[:18]), text))
-        else:
-            text = parts[: next((at for at, letter in enumerate(parts) if letter in "0123456789"), len(parts))]
-            found.append((1, 0, text))
-        parts = parts[len(text) :]
-    return found
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d{1,18})", name))]
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -72,27 +57,17 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def json_of(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises
-    ------
-    FormatError
-        it holds none, or is too large or nested too deeply
-    """
-    with reading(path):
-        found = parsed(text_of(path))
+    """Return the object in a JSON file. Raises FormatError where it holds none, or is too large or nested too deeply."""
+    with reading(path), path.open("rb") as file:
+        text = file.read(MOST_JSON + 1)
+        if len(text) > MOST_JSON:
+            raise FormatError(
+                f"{path} has more than {MOST_JSON >> 20} MiB: import a part of the dump, such as one step"
+            )
+        found = parsed(text)
     if not isinstance(found, dict):
         raise FormatError(f"{path} holds no JSON object")
     return found
-
-
-def text_of(path: Path) -> bytes:
-    """Return the bytes of a text file. Raises FormatError where it is too large."""
-    with reading(path), path.open("rb") as file:
-        text = file.read(MOST_JSON + 1)
-    if len(text) > MOST_JSON:
-        raise FormatError(f"{path} has more than {MOST_JSON >> 20} MiB: import a part of the dump, such as one step")
-    return text
 
 
 def leaves(
@@ -100,10 +75,7 @@ def leaves(
 ) -> Iterator[tuple[str, Any]]:
     """Yield what is a leaf of nested lists and mappings, by its slot: ``0``, ``0.1``, ``hidden_states``.
 
-    Raises
-    ------
-    FormatError
-        they are nested too deeply
+    Raises FormatError where they are nested too deeply.
     """
     if depth > _DEEPEST:
         raise FormatError(f"{where}: more than {_DEEPEST} lists and objects lie inside one another")

@@ -12,18 +12,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_FILES = (".json", ".csv", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt")
+_FILES = (".json", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt")
 
 
 def recording_of(given: T) -> T | str:
     """Return what is given, or the recording of the dump that it leads to.
 
-    That one is written into a folder that is removed when the process ends; a line says so.
-
-    Raises
-    ------
-    StoreError, FormatError, ConversionError
-        the dump cannot be read
+    That one is written into a folder that is removed when the process ends; a line says so. Raises what `import_dump` raises.
     """
     if not isinstance(given, (str, os.PathLike)) or not os.path.exists(given) or _is_recording(os.fspath(given)):
         return given
@@ -32,9 +27,11 @@ def recording_of(given: T) -> T | str:
 
 def _is_recording(path: str) -> bool:
     if os.path.isdir(path):
-        return any(".h5" in name or ".rank" in name for name in os.listdir(path))
+        return any(name.endswith(".h5") for name in os.listdir(path))
+    if not path.endswith(_FILES) or not os.path.isfile(path):
+        return True
     with open(path, "rb") as file:
-        return file.read(len(_HDF5)) == _HDF5 or not path.endswith(_FILES)
+        return file.read(len(_HDF5)) == _HDF5
 
 
 @functools.cache
@@ -57,7 +54,7 @@ def _imported(path: str) -> str:
         return ""
     folder = tempfile.mkdtemp(prefix="probe-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    target = Path(folder, f"{source.stem}.h5")
+    target = Path(folder, f"{source.stem if source.is_file() else source.name}.h5")
     import_dump(source, target)
     say(f"{source.name} is a dump of {kind.tool}, imported to a temporary recording (probe import keeps it)")
     return str(target)

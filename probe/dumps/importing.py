@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,34 +48,26 @@ _NO_UPDATES = "weights of later steps are left out: without values of both steps
 def import_dump(
     source: str | os.PathLike[str], target: str | os.PathLike[str], *, pattern: str | None = None, overwrite: bool = False,
 ) -> list[Path]:  # fmt: skip
-    """Write another tool's dump as a recording; of several ranks, one file each.
+    """Write another tool's dump, a folder or a file, as a recording; return the files, of several ranks one each.
 
     Parameters
     ----------
-    source
-        a folder or a file
     target
         the recording; of several ranks ``a.h5`` becomes ``a.rank00000.h5`` …
     pattern
         how names of tensors are read (`probe.dumps.naming`); for named tensors only
-    overwrite
-        replace a file that is already there
-
-    Returns
-    -------
-    list of Path
-        the files
 
     Raises
     ------
     StoreError, FormatError, ConversionError
-        the dump cannot be read, or holds more than tensors
+        the dump cannot be read, or holds more than tensors; the recording is already there
     ConfigError
         the pattern is none, or the dump is of a tool that needs none
-    ExistsError
-        the recording is already there
     """
-    kind, dumps = opened(Path(source), pattern)
+    kind, files = kind_of(Path(source), pattern)
+    dumps = [dump for dump in kind.read(Path(source), files, pattern) if dump.steps]
+    if not dumps:
+        raise FormatError(f"{source} is a dump of {kind.tool} without a step")
     world = max(len(dumps), *(dump.rank + 1 for dump in dumps)) if len(dumps) > 1 else 1
     paths = [target_of(target, dump.rank, world)[0] for dump in dumps]
     for path in paths:
@@ -84,15 +77,6 @@ def import_dump(
         with replaced(path):
             _Import(kind, dump, Path(source), path, world).write()
     return paths
-
-
-def opened(source: Path, pattern: str | None = None) -> tuple[Kind, list[Dump]]:
-    """Return which tool wrote a dump, and the dump of each rank."""
-    kind, files = kind_of(source, pattern)
-    dumps = list(kind.read(source, files, pattern))
-    if not any(dump.steps for dump in dumps):
-        raise FormatError(f"{source} is a dump of {kind.tool} without a step")
-    return kind, dumps
 
 
 @dataclass
@@ -106,72 +90,73 @@ class _Import:
     world: int
     modules: dict[str, int] = field(default_factory=dict)
     parameters: dict[tuple[str, str], int] = field(default_factory=dict)
-    classes: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=lambda: {"": ""})
     counts: Counter[Any] = field(default_factory=Counter)
+    sizes: Counter[str] = field(default_factory=Counter)
+    """elements of the parameters of a module and those inside it"""
     calls: int = 0
     """rows of the steps before"""
 
     def write(self) -> None:
         """Look at the names of all steps, then write step by step."""
-        read = functools.lru_cache(maxsize=2)(self.dump.read)
-        infos = self._look(read)
-        has = {PHASES[role] for role in self.counts if isinstance(role, Role)} | self._has_updates(read)
-        config = {
-            "task": "tensor" if self.counts["values"] else "statistics" if self.counts["summaries"] else "structure",
-            "phases": [phase.label for phase in sorted(has)] or None, "source": self.kind.tool,
-            "summaries": self.counts["summaries"] > 0,
-        }  # fmt: skip
+        steps, read = self.dump.steps, functools.lru_cache(maxsize=2)(self.dump.read)
+        infos, counts = self._look(read), self.counts
+        has = {PHASES[role] for role in Role if counts[role]}
+        if counts["values"] and counts[Role.PARAM] and any(n + 1 in steps or read(n).left for n in steps):
+            has.add(Phase.UPDATE)
+        task = "tensor" if counts["values"] else "statistics" if counts["summaries"] else "structure"
+        config = {"task": task, "source": self.kind.tool} | ({"summaries": True} if counts["summaries"] else {})
+        config |= {"phases": [phase.label for phase in sorted(has)]} if has else {}
         info = RunInfo(
-            uuid.uuid4().hex, self.dump.framework, self.dump.version, __version__, now(), self.dump.rank, self.world,
-            config={name: value for name, value in config.items() if value},
-        )  # fmt: skip
+            uuid.uuid4().hex, self.dump.framework, "", __version__, now(), self.dump.rank, self.world, config=config
+        )
         writer = Writer(self.path, info, _QUEUE)
         try:
-            writer.add_modules(infos)
-            for number in self.dump.steps:
-                following = read(number + 1) if number + 1 in self.dump.steps else None
-                _StepWriter(self, writer, read(number)).write(number - 1 in self.dump.steps, following)
+            for number in steps:
+                following = read(number + 1) if number + 1 in steps else None
+                _StepWriter(self, writer, read(number)).write(number - 1 in steps, following, infos)
+                infos = []
             writer.close()
         except BaseException as error:
             writer.abandon()
             discard(self.path, error)
             raise
 
-    def _has_updates(self, read: Any) -> set[Phase]:
-        """Return the phase of updates, if values tell what the weights of a step became."""
-        steps = self.dump.steps
-        tells = any(number + 1 in steps or read(number).left for number in steps)
-        return {Phase.UPDATE} if tells and self.counts["values"] and self.counts[Role.PARAM] else set()
-
-    def _look(self, read: Any) -> list[ModuleInfo]:
+    def _look(self, read: Callable[[int], Step]) -> list[ModuleInfo]:
         """Return the modules of all steps, operations last; count what the dump holds."""
-        classes: dict[str, str] = {"": ""}
         operations: dict[str, tuple[str, Call]] = {}
         for number in self.dump.steps:
             step = read(number)
-            for call, around in _with_callers(step):
+            for call, around in step.walk():
                 if call.arguments:
                     operations.setdefault(call.path, (around, call))
                 else:
-                    _enter(classes, call.path, call.class_name)
+                    self._enter(call.path, call.class_name)
                 self._count(call.seen)
-            for path, seen in step.weights:
-                _enter(classes, path, "")
-                self._count([seen])
             for path, name in step.classes.items():
-                _enter(classes, path, name)
-        self.classes = {**classes, "": classes[""] or _ROOT}
-        self.modules = {path: index for index, path in enumerate([*classes, *operations])}
-        infos = [ModuleInfo(path, self.classes[path] or "Module", self._parent(path)) for path in classes]
+                self._enter(path, name)
+            for path, seen in step.weights:
+                self._enter(path, "")
+                self._count([seen])
+        self.modules = {path: index for index, path in enumerate([*self.classes, *operations])}
+        parents = {path: self.modules[path.rpartition(".")[0]] if path else -1 for path in self.classes}
+        infos = [
+            ModuleInfo(path, name or ("Module" if path else _ROOT), parents[path])
+            for path, name in self.classes.items()
+        ]
         return infos + [
             ModuleInfo(path, call.class_name, self.modules[around], *call.place, arguments=call.arguments)
             for path, (around, call) in operations.items()
         ]
 
-    def _parent(self, path: str) -> int:
-        return self.modules[path.rpartition(".")[0]] if path else -1
+    def _enter(self, path: str, class_name: str) -> None:
+        """Add a module, behind the modules around it."""
+        parts = path.split(".")
+        for count in range(1, len(parts)):
+            self.classes.setdefault(".".join(parts[:count]), "")
+        self.classes[path] = class_name or self.classes.get(path, "")
 
-    def _count(self, seen: list[Seen]) -> None:
+    def _count(self, seen: Iterable[Seen]) -> None:
         for each in seen:
             self.counts[each.role] += 1
             self.counts["values" if each.load is not None else "summaries"] += 1
@@ -190,20 +175,6 @@ class _Import:
             yield f"the dump does not hold: {'; '.join([*lacking, *self.dump.lacks])}"
 
 
-def _with_callers(step: Step) -> Iterator[tuple[Call, str]]:
-    around = {id(inner): call.path for call in step.walk() for inner in call.inner}
-    return ((call, around.get(id(call), "")) for call in step.walk())
-
-
-def _enter(classes: dict[str, str], path: str, class_name: str) -> None:
-    """Add a module, behind the modules around it."""
-    if path not in classes:
-        parts = path.split(".")
-        for count in range(1, len(parts)):
-            classes.setdefault(".".join(parts[:count]), "")
-    classes[path] = class_name or classes.get(path, "")
-
-
 class _StepWriter:
     """Writes one step: weights, calls with what they were given and returned, gradients."""
 
@@ -213,12 +184,14 @@ class _StepWriter:
         self._calls: list[tuple[Any, ...]] = []
         self._gradients: list[tuple[Call, int, int, Seen]] = []
 
-    def write(self, goes_on: bool, following: Step | None) -> None:
-        """Write the step; one that goes on from the step before begins with the weights that that one left."""
+    def write(self, goes_on: bool, following: Step | None, modules: list[ModuleInfo]) -> None:
+        """Write the step, and modules whose parameters it begins with; what goes on begins with what the step before left."""
         step = self.step
         for path, seen in step.weights:
             if PHASES[seen.role] is Phase.INIT and not (goes_on and (path, seen.slot) in self.run.parameters):
                 self._weight(path, seen)
+        sizes = self.run.sizes
+        self.writer.add_modules(replace(each, n_params=sizes[each.path]) for each in modules)
         for micro in sorted({call.micro for call in step.calls}):
             inner = [call for call in step.calls if call.micro == micro]
             is_whole = len(inner) == 1 and not inner[0].path
@@ -258,65 +231,58 @@ class _StepWriter:
                 self._record(call, seen)
         end, module = self._next(), self.run.modules[call.path]
         self._calls[row] = (self.step.number, call.micro, begin, end, module, call.number, caller, 1, 1, 0, 0, b"")
-        self._gradients += [
-            (call, begin, end, seen) for seen in call.seen if PHASES[seen.role] is Phase.BACKWARD
-        ]  # fmt: skip
+        self._gradients += [(call, begin, end, seen) for seen in call.seen if PHASES[seen.role] is Phase.BACKWARD]
+
+    def _axes(self, path: str, slot: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Return how the canonical layout calls a parameter, and the order of its axes there."""
+        layout = layout_of(self.run.dump.framework, (self.run.classes[path],), slot)
+        return layout.name if layout.name != slot else "", layout.axes if len(layout.axes) == len(shape) else ()
 
     def _weight(self, path: str, seen: Seen) -> None:
         """Write a parameter, or what belongs to one."""
-        run, name = self.run, seen.slot.partition(".")[0]
-        tensor = _loaded(seen)
-        layout = layout_of(run.dump.framework, (run.classes[path],), name)
-        axes = layout.axes if len(layout.axes) == len(tensor.shape) else ()
-        if seen.role is not Role.STATE and (path, name) not in run.parameters:
-            run.parameters[path, name] = len(run.parameters)
-            is_buffer = seen.role is Role.BUFFER
-            info = ParameterInfo(
-                (f"{path}.{name}" if path else name,), run.modules[path], name, tensor.shape, str(tensor.dtype),
-                not is_buffer, is_buffer, axes, layout.name if layout.name != name else "",
-            )  # fmt: skip
+        known, is_buffer, tensor = self.run.parameters, seen.role is Role.BUFFER, _loaded(seen)
+        name = seen.slot.partition(".")[0] if seen.role is Role.STATE else seen.slot
+        canonical, axes = self._axes(path, name, tensor.shape)
+        if seen.role is not Role.STATE and (path, name) not in known:
+            known[path, name] = len(known)
+            full, form = f"{path}.{name}".lstrip("."), (name, tensor.shape, str(tensor.dtype))
+            info = ParameterInfo((full,), self.run.modules[path], *form, not is_buffer, is_buffer, axes, canonical)
             self.writer.add_parameters([info])
-        self._put(Call(path), seen, tensor, run.parameters.get((path, name), 0), axes)
+            for around in (path, *itertools.accumulate(path.split(".")[:-1], "{}.{}".format), "")[not path :]:
+                self.run.sizes[around] += 0 if is_buffer else math.prod(tensor.shape)
+        self._put(Call(path), seen, tensor, known.get((path, name), 0), axes)
 
     def _update(self, path: str, begun: Seen | None, left: Seen) -> None:
         """Write what a weight became, and by how much it changed, which values alone tell."""
         if begun is None or begun.load is None or left.load is None:
             self.step.notes += [_NO_UPDATES] if _NO_UPDATES not in self.step.notes else []
             return
-        before, after = _loaded(begun), _loaded(left)
-        number = self.run.parameters[path, left.slot]
-        layout = layout_of(self.run.dump.framework, (self.run.classes[path],), left.slot)
-        axes = layout.axes if len(layout.axes) == after.ndim else ()
+        before, after, number = _loaded(begun), _loaded(left), self.run.parameters[path, left.slot]
+        assert isinstance(before, np.ndarray) and isinstance(after, np.ndarray)
+        _, axes = self._axes(path, left.slot, after.shape)
         self._put(Call(path), left, after, number, axes, Phase.UPDATE)
         if before.shape == after.shape:
             dtype, stats, _ = _MEASURING.measure_update(after, before, axes)
-            self._row(
-                Call(path), Seen(Role.DELTA, left.slot, None), stats, dtype, after.shape, -1, number, Phase.UPDATE
-            )
+            delta = Seen(Role.DELTA, left.slot, None)
+            self._put(Call(path), delta, Summary(dtype, after.shape), number, axes, Phase.UPDATE, stats)
 
     def _record(self, call: Call, seen: Seen, order: int | None = None) -> None:
         self._put(call, seen, _loaded(seen), self._seq if order is None else order)
 
     def _put(
         self, call: Call, seen: Seen, tensor: np.ndarray | Summary, order: int, axes: tuple[int, ...] = (),
-        phase: Phase | None = None,
+        phase: Phase | None = None, stats: bytes = b"",
     ) -> None:  # fmt: skip
-        """Write one tensor, its values if the dump has them."""
-        dtype, stored = str(tensor.dtype), -1
+        """Write one tensor, its values if the dump has them; ``stats`` are given of an update, which is not stored."""
+        writer, dtype, stored = self.writer, str(tensor.dtype), -1
         if isinstance(tensor, np.ndarray):
             stats = _MEASURING.measure(tensor, axes)
-            stored = self.writer.tensor(stats, dtype, tensor.shape, lambda: tensor)
-        else:
-            stats = _packed(tensor)
-        self._row(call, seen, stats, dtype, tensor.shape, stored, order, PHASES[seen.role] if phase is None else phase)
-
-    def _row(
-        self, call: Call, seen: Seen, stats: bytes, dtype: str, shape: tuple[int, ...], stored: int, order: int, phase: Phase
-    ) -> None:  # fmt: skip
-        writer = self.writer
+            stored = writer.tensor(stats, dtype, tensor.shape, lambda: tensor)
+        stats = stats or _packed(tensor)
         head = (
-            self.step.number, call.micro, self._next(), order, int(phase), self.run.modules[call.path], call.number,
-            int(seen.role), writer.slot(seen.slot), dtype.encode(), writer.shape(shape), seen.learns,
+            self.step.number, call.micro, self._next(), order, int(PHASES[seen.role] if phase is None else phase),
+            self.run.modules[call.path], call.number, int(seen.role), writer.slot(seen.slot), dtype.encode(),
+            writer.shape(tensor.shape), seen.learns,
         )  # fmt: skip
         writer.add_record(head, stats, stored, is_sketched=bool(stats[HASH_KIND]))
 
@@ -333,15 +299,10 @@ def _loaded(seen: Seen) -> np.ndarray | Summary:
 
 def _packed(summary: Summary) -> bytes:
     """Return a summary as a record has it; of what is not finite, which no tool counts, one element."""
-    ends = [math.nan if each is None else each for each in (summary.low, summary.high)]
+    told = [math.nan if each is None else each for each in (summary.low, summary.high, summary.mean, summary.norm)]
     is_nan = any(each is not None and math.isnan(each) for each in (summary.low, summary.high))
-    bad = (is_nan, math.inf in ends, -math.inf in ends)
-    numbers = [
-        each if each is not None and math.isfinite(each) else math.nan
-        for each in (summary.low, summary.high, summary.mean, summary.norm)
-    ]
+    bad = (is_nan, math.inf in told[:2], -math.inf in told[:2])
     count = math.prod(summary.shape) * (2 if summary.dtype.startswith("complex") else 1) - sum(bad)
-    rms = numbers[3] / math.sqrt(count) if count > 0 else math.nan
-    numbers[3] = numbers[3] if count > 0 else math.nan
-    none = TensorStats(*numbers[:3], rms, numbers[3], *bad, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
-    return pack(none)
+    low, high, mean, norm = (each if math.isfinite(each) and count > 0 else math.nan for each in told)
+    rms = norm / math.sqrt(max(count, 1))
+    return pack(TensorStats(low, high, mean, rms, norm, *bad, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH)))

@@ -20,9 +20,8 @@ from probe.dumps.seen import Call, Dump, Seen, Step, nested, summary_of
 from probe.errors import FormatError
 from probe.records import Role
 
-_NAMES = ("dump.json", "debug.json")
 _PLACE = re.compile(
-    r"(?:(?:.*/)?step(?P<step>\d{1,9})/)?(?:(?:rank(?P<rank>\d{0,9})|proc(?P<proc>\d{1,9}))/)?(?:dump|debug)\.json"
+    r"(?:(?:.*/)?step(?P<step>\d{1,9})/)?(?:(?:rank(?P<rank>\d{0,9})|proc\d{1,9})/)?(?:dump|debug)\.json"
 )
 _MODULE = re.compile(
     r"(?:Module|Cell)\.(?:(?P<path>.+)\.)?(?P<name>[^.]+)\.(?P<pass>forward|backward|parameters_grad)(?:\.(?P<number>\d{1,9}))?"
@@ -36,51 +35,38 @@ _PREFIXES = {
 _FRAME = re.compile(r"File (.+), line (\d{1,9}), in ")
 _FRAMEWORKS = {"pytorch": "torch", "mindspore": "mindspore", "mindtorch": "mindspore"}
 _ROLES = {
-    "input_args": Role.INPUT, "input_kwargs": Role.INPUT, "output": Role.OUTPUT,
-}  # fmt: skip
-_GRADIENTS = {"input": Role.GRAD_OUTPUT, "output": Role.GRAD_INPUT}
-"""of a backward pass: what it was given is the gradient of what the module returned"""
+    "forward": {"input_args": Role.INPUT, "input_kwargs": Role.INPUT, "output": Role.OUTPUT},
+    "backward": {"input": Role.GRAD_OUTPUT, "output": Role.GRAD_INPUT},
+}
+"""by pass: what a backward pass is given is the gradient of what the module returned"""
+_BESIDE = ("construct.json", "stack.json")
 _UNNAMED = "gradients that operations hand on are left out: the dump does not tell which input each belongs to"
 
 
 def is_msprobe(source: Path, files: list[str]) -> bool:
     """Return True for the folder of ``dump_path``, one of a step or rank in it, or a dump.json."""
-    return any(name.rpartition("/")[2] in _NAMES and _PLACE.fullmatch(name) for name in files)
+    return any(_PLACE.fullmatch(name) for name in files)
 
 
 def read_msprobe(source: Path, files: list[str], pattern: str | None) -> Iterator[Dump]:
-    """Yield the dump of each rank.
-
-    Raises
-    ------
-    FormatError
-        a step was dumped by several processes without ranks
-    """
+    """Yield the dump of each rank; its steps raise FormatError where several processes without ranks dumped them."""
     found: dict[int, dict[int, list[Path]]] = defaultdict(lambda: defaultdict(list))
-    for name in files:
-        place = _PLACE.fullmatch(name)
-        if place is None or name.rpartition("/")[2] not in _NAMES:
-            continue
-        path = source / name if source.is_dir() else source
-        above = _PLACE.fullmatch("/".join(path.absolute().parts[-4:]))
-        step, rank = ((place[key] or (above[key] if above else None) or "0") for key in ("step", "rank"))
-        found[int(rank)][int(step)].append(path)
+    for path in [source / name if source.is_dir() else source for name in files if _PLACE.fullmatch(name)]:
+        place = _PLACE.fullmatch("/".join(path.absolute().parts[-3:])) or _PLACE.fullmatch(path.name)
+        assert place is not None
+        found[int(place["rank"] or 0)][int(place["step"] or 0)].append(path)
     for rank, steps in sorted(found.items()):
-        for paths in steps.values():
-            folders = sorted({path.parent.name for path in paths})
-            if len(folders) > 1:
-                raise FormatError(
-                    f"{source} has dumps of several processes in one step: {', '.join(folders[:4])}; import one"
-                )
-        top = json_of(next(iter(steps.values()))[0])
-        framework = _FRAMEWORKS.get(str(top.get("framework")), "torch")
-        lacks = () if (next(iter(steps.values()))[0].parent / "construct.json").is_file() else ("the calls of modules",)
+        first = next(iter(steps.values()))[0]
+        framework = _FRAMEWORKS.get(str(json_of(first).get("framework")), "torch")
+        lacks = () if (first.parent / "construct.json").is_file() else ("which call lies in which",)
         read = functools.partial(_step, steps, framework)
-        yield Dump(framework, sorted(steps), read, rank, lacks=("inputs and outputs of the whole model", *lacks))
+        yield Dump(framework, sorted(steps), read, rank, ("inputs and outputs of the whole model", *lacks))
 
 
 def _step(steps: Mapping[int, list[Path]], framework: str, number: int) -> Step:
-    step = Step(number)
+    step, folders = Step(number), sorted({str(path.parent) for path in steps[number]})
+    if len(folders) > 1:
+        raise FormatError(f"step {number} was dumped by several processes: import one of {', '.join(folders[:4])}")
     for path in steps[number]:
         data = json_of(path).get("data")
         if not isinstance(data, dict):
@@ -95,79 +81,72 @@ def _step(steps: Mapping[int, list[Path]], framework: str, number: int) -> Step:
 
 def _read(step: Step, path: Path, data: Mapping[str, Any], framework: str) -> None:
     """Read dump.json, and construct.json and stack.json beside it, into a step."""
-    construct = {name: _parent(said) for name, said in _beside(path, "construct.json").items()}
-    names = [name for name in dict.fromkeys([*construct, *data]) if _pass_of(name) == "forward"]
-    calls = _modules(names, construct)
-    calls |= _operations(names, construct, calls, data, _places(_beside(path, "stack.json")), framework)
-    inner: set[str] = set()
-    for name in names:
-        parent = construct.get(name, (None, 0))[0]
+    beside = {name: json_of(path.parent / name) for name in _BESIDE if (path.parent / name).is_file()}
+    around = {name: _parent(said) for name, said in beside.get("construct.json", {}).items()}
+    told = {
+        name: found for name in [*around, *data] if (found := _MODULE.fullmatch(name) or _OPERATION.fullmatch(name))
+    }
+    begun = {name: found for name, found in told.items() if found["pass"] == "forward"}
+    alone = {name: found for name, found in told.items() if found["pass"] == "backward" and _forward(name) not in begun}
+    begun = {
+        **{_forward(name): alone[name] for name in reversed(alone)},
+        **begun,
+    }  # of dumps of the backward pass alone
+    calls = _modules(begun, around)
+    calls |= _operations(begun, around, calls, data, _places(beside.get("stack.json", {})), framework)
+    parents = {name: around.get(name, ("", 0))[0] for name in begun}
+    for name, parent in parents.items():
         if parent in calls and parent != name:
             calls[parent].inner.append(calls[name])
-            inner.add(name)
     owners: set[str] = set()
     for name, said in data.items():
         if not isinstance(said, dict):
             raise FormatError(f"{path}: {name} is a {type(said).__name__}, expected an object")
-        _read_one(step, path, name, said, calls, owners)
-    outermost = [calls[name] for name in calls if name not in inner]
-    order = {id(calls[name]): place for place, name in enumerate(names)}
-    outermost.sort(key=lambda call: order.get(id(call), -1))
-    step.calls += outermost if construct else nested(outermost)
-    if any(_OPERATION.fullmatch(name) and _pass_of(name) == "backward" for name in data):
+        _read_one(step, path, name, said, told.get(name), calls.get(_forward(name)), owners)
+    outermost = [calls[name] for name, parent in parents.items() if parent not in calls or parent == name]
+    step.calls += outermost if around else nested(outermost)
+    if any("kind" in found.groupdict() and found["pass"] == "backward" for found in told.values()):
         step.notes.append(_UNNAMED)
 
 
-def _beside(path: Path, name: str) -> dict[str, Any]:
-    other = path.parent / name
-    return json_of(other) if other.is_file() else {}
+def _forward(name: str) -> str:
+    """Return the name of the forward pass of a backward pass; of a forward pass itself."""
+    return re.sub(r"\.backward(\.\d+)?$", r".forward\1", name)
 
 
-def _parent(said: object) -> tuple[str | None, int]:
+def _parent(said: object) -> tuple[str, int]:
     """Return the name of the call around a call, and its micro-batch, which only Megatron's dumps tell."""
     name, micro = said if isinstance(said, list) and len(said) == 2 else (said, 0)
-    return name if isinstance(name, str) else None, micro if type(micro) is int and micro >= 0 else 0
+    return name if isinstance(name, str) else "", micro if type(micro) is int and micro >= 0 else 0
 
 
-def _pass_of(name: str) -> str:
-    found = _MODULE.fullmatch(name) or _OPERATION.fullmatch(name)
-    return found["pass"] if found is not None else ""
-
-
-def _modules(names: list[str], construct: Mapping[str, tuple[str | None, int]]) -> dict[str, Call]:
+def _modules(begun: Mapping[str, re.Match[str]], around: Mapping[str, tuple[str, int]]) -> dict[str, Call]:
     """Return the calls of modules by their names; they are numbered inside their micro-batch."""
-    found: dict[str, Call] = {}
-    before: Counter[tuple[str, int]] = Counter()
-    for name in names:
-        said = _MODULE.fullmatch(name)
-        if said is not None:
-            micro, path = construct.get(name, (None, 0))[1], said["path"] or said["name"]
-            first = before.setdefault((path, micro), int(said["number"] or 0))
-            found[name] = Call(path, int(said["number"] or 0) - first, micro, said["name"])
+    found, first = dict[str, Call](), dict[tuple[str, int], int]()
+    for name, said in begun.items():
+        if "path" in said.groupdict():
+            micro, path, number = around.get(name, ("", 0))[1], said["path"] or said["name"], int(said["number"] or 0)
+            found[name] = Call(path, number - first.setdefault((path, micro), number), micro, said["name"])
     return found
 
 
 def _operations(
-    names: list[str], construct: Mapping[str, tuple[str | None, int]], modules: Mapping[str, Call],
+    begun: Mapping[str, re.Match[str]], around: Mapping[str, tuple[str, int]], modules: Mapping[str, Call],
     data: Mapping[str, Any], places: Mapping[str, tuple[str, int]], framework: str,
 ) -> dict[str, Call]:  # fmt: skip
     """Return the calls of operations by their names, numbered inside the call that makes them."""
-    found: dict[str, Call] = {}
-    counts: Counter[tuple[str | None, str]] = Counter()
-    for name in names:
-        said = _OPERATION.fullmatch(name)
-        if said is None or name in modules:
-            continue
-        parent = construct.get(name, (None, 0))[0]
-        around = modules.get(parent or "") or Call("")
-        operation = said["name"].rpartition(".")[2]
-        path = f"{around.path}/{operation}.{counts[parent, operation]}"
-        counts[parent, operation] += 1
-        prefix = _PREFIXES.get(said["kind"], said["kind"].lower()) if framework == "torch" else said["kind"].lower()
-        arguments = _arguments(name, data.get(name))
-        found[name] = Call(
-            path, around.number, around.micro, f"{prefix}.{said['name']}", arguments, places.get(name, ("", 0))
-        )
+    found, counts = dict[str, Call](), Counter[tuple[str, str]]()
+    for name, said in begun.items():
+        if name not in modules:
+            parent, operation, kind = around.get(name, ("", 0))[0], said["name"].rpartition(".")[2], said["kind"]
+            caller, prefix = modules.get(parent, Call("")), _PREFIXES.get(kind) if framework == "torch" else None
+            path, full = (
+                f"{caller.path}/{operation}.{counts[parent, operation]}",
+                f"{prefix or kind.lower()}.{said['name']}",
+            )
+            counts[parent, operation] += 1
+            given = _arguments(name, data.get(name))
+            found[name] = Call(path, caller.number, caller.micro, full, given, places.get(name, ("", 0)))
     return found
 
 
@@ -175,24 +154,19 @@ def _arguments(name: str, said: object) -> str:
     """Return what an operation was given beside tensors, as JSON by place or name."""
     parts = [said.get(key) for key in ("input_args", "input_kwargs")] if isinstance(said, dict) else []
     found = {
-        slot: each.get("value")
-        for part in parts
-        for slot, each in leaves(part, _is_leaf, name)
-        if "shape" not in each and isinstance(each.get("value"), (bool, int, float, str))
+        slot: each.get("value") for part in parts for slot, each in leaves(part, _is_leaf, name) if "shape" not in each
     }
-    return json.dumps(found)
+    return json.dumps({slot: value for slot, value in found.items() if isinstance(value, (bool, int, float, str))})
 
 
 def _places(stack: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
     """Return file and line of each call's innermost frame outside of the framework."""
     found: dict[str, tuple[str, int]] = {}
-    for said in stack.values():
-        if not (isinstance(said, list) and len(said) == 2 and all(isinstance(each, list) for each in said)):
-            continue
-        frames = [_FRAME.match(frame) for frame in said[1] if isinstance(frame, str)]
-        own = next((each for each in frames if each and "site-packages" not in each[1]), None)
-        if own is not None:
-            found |= {name: (own[1], int(own[2])) for name in said[0] if isinstance(name, str)}
+    for names, frames in (each for each in stack.values() if isinstance(each, list) and len(each) == 2):
+        matches = [_FRAME.match(str(frame)) for frame in frames] if isinstance(frames, list) else []
+        own = next((each for each in matches if each and "site-packages" not in each[1]), None)
+        if own is not None and isinstance(names, list):
+            found |= {str(name): (own[1], int(own[2])) for name in names}
     return found
 
 
@@ -201,40 +175,32 @@ def _is_leaf(found: Any) -> bool:
 
 
 def _read_one(
-    step: Step, path: Path, name: str, said: Mapping[str, Any], calls: dict[str, Call], owners: set[str]
-) -> None:
+    step: Step, path: Path, name: str, said: Mapping[str, Any], told: re.Match[str] | None, call: Call | None,
+    owners: set[str],
+) -> None:  # fmt: skip
     """Read what was dumped under one name; ``owners`` are the modules whose weights were read."""
-    module = _MODULE.fullmatch(name)
-    part = _pass_of(name)
-    if part == "parameters_grad":
-        assert module is not None
-        owner = module["path"] or module["name"]
+    if told is not None and told["pass"] == "parameters_grad":
         named = {slot: each[0] if isinstance(each, list) and len(each) == 1 else each for slot, each in said.items()}
+        owner = told["path"] or told["name"]
         step.weights += [(owner, seen) for seen in _tensors(path, name, named, Role.PARAM_GRAD)]
-        return
-    call = calls.get(name.replace(".backward", ".forward") if part == "backward" else name)
-    if call is None and module is not None and part == "backward":
-        call = calls[name] = Call(module["path"] or module["name"], int(module["number"] or 0), 0, module["name"])
-    if call is None:
+    elif told is None or call is None:
         step.notes.append(f"{name} is left out: it is no call of a module or an operation")
-        return
-    for key, role in (_ROLES if part == "forward" else _GRADIENTS).items():
-        if not (call.arguments and role is Role.GRAD_INPUT):
-            call.seen += _tensors(path, name, said.get(key), role)
-    if part == "forward" and call.path not in owners:
-        owners.add(call.path)
-        step.weights += [(call.path, seen) for seen in _tensors(path, name, said.get("parameters"), Role.PARAM)]
+    else:
+        for key, role in _ROLES[told["pass"]].items():
+            if not (call.arguments and role is Role.GRAD_INPUT):
+                call.seen += _tensors(path, name, said.get(key), role)
+        if call.path not in owners:
+            owners.update({call.path} if "parameters" in said else ())
+            step.weights += [(call.path, seen) for seen in _tensors(path, name, said.get("parameters"), Role.PARAM)]
 
 
 def _tensors(path: Path, name: str, said: object, role: Role, slot: str = "") -> Iterator[Seen]:
     """Yield the tensors of nested lists and objects, with their files where there are some."""
     for place, each in leaves(said, _is_leaf, f"{path}: {name}", slot):
-        if "shape" not in each or "dtype" not in each:
-            continue
-        numbers = [each.get(key) for key in ("Min", "Max", "Mean", "Norm")]
-        summary = summary_of(f"{path}: {name}", dtype_named(str(each["dtype"])), each["shape"], *numbers)
-        file = each.get("data_name")
-        stored = inside(path.parent / "dump_tensor_data", file) if isinstance(file, str) else None
-        has_values = stored is not None and stored.is_file()
-        values = functools.partial(load, stored) if has_values else None
-        yield Seen(role, place, values, summary, bool(each.get("requires_grad")))
+        if "shape" in each and "dtype" in each:
+            numbers = [each.get(key) for key in ("Min", "Max", "Mean", "Norm")]
+            summary = summary_of(f"{path}: {name}", dtype_named(str(each["dtype"])), each["shape"], *numbers)
+            file = each.get("data_name")
+            stored = inside(path.parent / "dump_tensor_data", file) if isinstance(file, str) else None
+            values = functools.partial(load, stored) if stored is not None and stored.is_file() else None
+            yield Seen(role, place, values, summary, bool(each.get("requires_grad")))

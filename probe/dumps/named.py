@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from probe.dumps.arrays import SUFFIXES, Load, is_of_objects, tensors_in
 from probe.dumps.files import natural
-from probe.dumps.naming import Named, Naming
+from probe.dumps.naming import Named, patterns_of, said_by
 from probe.dumps.seen import OF_WEIGHTS, Call, Dump, Seen, Step, nested
 from probe.errors import ConversionError
 
-_BY_TIME = (
-    "the order of calls, for which the times at which files were written stand ({order:int} in --pattern gives it)"
-)
-_BY_FILE = "the order of calls, for which that of tensors in their files stands ({order:int} in --pattern gives it)"
-
-
-@dataclass(frozen=True)
-class _Entry:
-    said: Named
-    load: Load
+_ORDERS = {False: "of tensors in their file", True: "in which files were written"}
+"""what stands for the order of calls, by whether there are several files"""
 
 
 def is_named(source: Path, files: list[str]) -> bool:
@@ -36,69 +27,44 @@ def is_reprod_log(source: Path, files: list[str]) -> bool:
 
 
 def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[Dump]:
-    """Yield the dump of each rank.
-
-    Raises
-    ------
-    ConfigError
-        the pattern is none
-    ConversionError
-        no name fits it
-    """
+    """Yield the dump of each rank. Raises ConfigError where the pattern is none, ConversionError where no name fits it."""
+    patterns = patterns_of(pattern)
     paths = [source / name if source.is_dir() else source for name in files if name.endswith(SUFFIXES)]
     paths.sort(key=lambda path: (path.stat().st_mtime_ns, natural(path.name)))
-    named = ((_name(source, path, inner, count), load) for path in paths for inner, load, count in _counted(path))
-    yield from dumps_of(named, Naming(pattern, SUFFIXES), source, _BY_TIME if len(paths) > 1 else _BY_FILE)
-
-
-def _counted(path: Path) -> Iterator[tuple[str, Load, int]]:
-    found = list(tensors_in(path))
-    yield from ((inner, load, len(found)) for inner, load in found)
-
-
-def _name(source: Path, path: Path, inner: str, count: int) -> str:
-    """Return what a pattern is held against: the file's path in the folder, and the tensor's name where a file has several."""
-    if source.is_file():
-        return inner or path.stem
-    name = path.relative_to(source).as_posix()
-    return name if count == 1 else f"{name}/{inner}"
-
-
-def dumps_of(
-    named: Iterable[tuple[str, Load]], naming: Naming, source: Path, lacks: str, framework: str = ""
-) -> Iterator[Dump]:
-    """Yield the dump of each rank, given tensors by name in their order."""
-    ranks: dict[int, dict[int, list[_Entry]]] = defaultdict(lambda: defaultdict(list))
+    ranks: dict[int, dict[int, list[tuple[Named, Load]]]] = defaultdict(lambda: defaultdict(list))
     unread: list[str] = []
-    for name, load in named:
-        said = naming.read(name)
+    for name, load in (each for path in paths for each in _of_file(source, path)):
+        said = said_by(name, patterns, SUFFIXES)
         if said is None:
             unread.append(name)
         else:
-            ranks[said.rank][said.step].append(_Entry(said, load))
-    if not ranks:
-        first = f": the first is {unread[0][:200]!r}" if unread else ""
-        raise ConversionError(f"{source} has {len(unread)} tensors whose names the pattern does not fit{first}")
+            ranks[said.rank][said.step].append((said, load))
     notes = [
         f"left out: {len(unread)} tensors whose names the pattern does not fit, first {each}" for each in unread[:1]
     ]
-    lacking = ("module classes", *(() if naming.has_order else (lacks,)))
+    if not ranks:
+        raise ConversionError(f"{source} has no tensor with a name that the pattern fits; {', '.join(notes)[:300]}")
+    order = f"the order of calls, for which that {_ORDERS[len(paths) > 1]} stands ({{order:int}} in --pattern gives it)"
+    lacks = ("classes of modules", *(() if "order" in patterns[0][0].groupindex else (order,)))
     for rank, steps in sorted(ranks.items()):
-        yield Dump(
-            framework, sorted(steps), lambda number, steps=steps: _step(number, steps[number], notes),
-            rank, lacks=lacking,
-        )  # fmt: skip
+        yield Dump("", sorted(steps), lambda number, steps=steps: _step(number, steps[number], notes), rank, lacks)
 
 
-def _step(number: int, entries: list[_Entry], notes: list[str]) -> Step:
-    step, calls = Step(number, notes=notes), {}
-    for entry in sorted(entries, key=lambda each: each.said.order):
-        said = entry.said
-        seen = Seen(said.role, said.slot, entry.load)
+def _of_file(source: Path, path: Path) -> Iterator[tuple[str, Load]]:
+    """Yield the tensors of a file by what a pattern is held against: its path in the folder, its name where a file has several."""
+    found = list(tensors_in(path))
+    for inner, load in found:
+        name = path.relative_to(source).as_posix() if source.is_dir() else path.name
+        yield (name if len(found) == 1 else f"{name}/{inner}" if source.is_dir() else inner), load
+
+
+def _step(number: int, entries: list[tuple[Named, Load]], notes: list[str]) -> Step:
+    step, calls = Step(number, notes=notes[:]), dict[tuple[int, str, int], Call]()
+    for said, load in sorted(entries, key=lambda each: each[0].order):
+        seen, key = Seen(said.role, said.slot, load), (said.micro, said.module, said.call)
         if said.role in OF_WEIGHTS:
             step.weights.append((said.module, seen))
-            continue
-        call = calls.setdefault((said.micro, said.module, said.call), Call(said.module, said.call, said.micro))
-        call.seen.append(seen)
+        else:
+            calls.setdefault(key, Call(said.module, said.call, said.micro)).seen.append(seen)
     step.calls = nested(list(calls.values()))
     return step

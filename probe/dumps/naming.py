@@ -43,77 +43,50 @@ class Named:
     slot: str = "0"
 
 
-class Naming:
-    """A pattern, or the default: the name is the path of a module, the tensor its output 0.
+Pattern = tuple[re.Pattern[str], dict[str, str]]
+"""an expression, and what it says of every name"""
 
-    Parameters
-    ----------
-    pattern
-        None for the default, which also knows folders ``step3`` and ``rank0``
-    suffixes
-        of files, which a pattern need not have
 
-    Raises
-    ------
-    ConfigError
-        it is no pattern
+def patterns_of(pattern: str | None) -> list[Pattern]:
+    """Return what names are held against, one after the other.
+
+    None is the default: the name is the path of a module, below folders ``step3`` and ``rank0``, the tensor its output 0.
+    Raises ConfigError where it is no pattern.
     """
-
-    def __init__(self, pattern: str | None, suffixes: Sequence[str] = ()) -> None:
-        patterns = _DEFAULTS if pattern is None else (pattern,)
-        self._known = [_compiled(each) for each in patterns]
-        self._suffixes = tuple(suffixes)
-        self.has_order = pattern is not None and "order" in self._known[0][0].groupindex
-
-    def read(self, name: str) -> Named | None:
-        """Return what a name says; None where it does not fit."""
-        bare = next((name.removesuffix(each) for each in self._suffixes if name.endswith(each)), name)
-        for regex, constants in self._known:
-            found = regex.fullmatch(name) if bare != name and self._takes_suffix(regex) else regex.fullmatch(bare)
-            if found is not None:
-                return _named(
-                    {**constants, **{key: text for key, text in found.groupdict().items() if text is not None}}
-                )
-        return None
-
-    def _takes_suffix(self, regex: re.Pattern[str]) -> bool:
-        return any(regex.pattern.endswith((re.escape(each), each)) for each in self._suffixes)
+    return [_compiled(each) for each in (_DEFAULTS if pattern is None else (pattern,))]
 
 
-def _named(said: dict[str, str]) -> Named:
-    numbers = {name: int(said[name]) for name in ("step", "rank", "micro", "call", "order") if name in said}
-    role = _ROLES.get(said.get("role", "output"))
-    if role is None:
-        raise ConfigError(f"role {said['role']!r} is not known; expected {', '.join(_ROLES)}")
-    return Named(said["module"].replace("/", ".").strip("."), role=role, slot=said.get("slot", "0"), **numbers)
+def said_by(name: str, patterns: Sequence[Pattern], suffixes: Sequence[str]) -> Named | None:
+    """Return what a name says, whose suffix a pattern need not have; None where it does not fit."""
+    bare = next((name.removesuffix(each) for each in suffixes if name.endswith(each)), name)
+    for regex, constants in patterns:
+        has_suffix = regex.pattern.rstrip("$)").endswith(tuple(map(re.escape, suffixes)))
+        if found := regex.fullmatch(name if has_suffix else bare):
+            said = constants | {key: text for key, text in found.groupdict().items() if text is not None}
+            numbers = {key: int(said[key]) for key in ("step", "rank", "micro", "call", "order") if key in said}
+            module, role = said.get("module", "").replace("/", ".").strip("."), _ROLES[said.get("role", "output")]
+            return Named(module, role=role, slot=said.get("slot", "0"), **numbers)
+    return None
 
 
-def _compiled(pattern: str) -> tuple[re.Pattern[str], dict[str, str]]:
+def _compiled(pattern: str) -> Pattern:
     constants: dict[str, str] = {}
-    text, parts, end = pattern, [], 0
-    if "(?P<" not in pattern:
-        for token in _TOKEN.finditer(pattern):
-            name, _, value = token.groups()
-            parts.append(re.escape(pattern[end : token.start()]))
-            end = token.end()
-            if name in _WORDS and value is None:
-                parts.append(f"(?P<{name}>{_WORDS[name]})")
-            constants |= {name: value} if value is not None else {}
-            _require_known(pattern, [name])
-        text = "".join([*parts, re.escape(pattern[end:])])
+    text, end = "" if "(?P<" not in pattern else pattern, 0
+    for token in _TOKEN.finditer(pattern) if not text else ():
+        name, _, value = token.groups()
+        text += re.escape(pattern[end : token.start()])
+        text += f"(?P<{name}>{_WORDS.get(name, '')})" if value is None else ""
+        constants |= {name: value} if value is not None else {}
+        end = token.end()
     try:
-        regex = re.compile(text)
+        regex = re.compile(text if "(?P<" in pattern else text + re.escape(pattern[end:]))
     except re.error as error:
         raise ConfigError(f"--pattern {pattern!r} cannot be read: {error}") from None
-    _require_known(pattern, [*regex.groupindex])
-    if "module" not in {*regex.groupindex, *constants}:
-        raise ConfigError(
-            f"--pattern {pattern!r} has no {{module}}: expected for example '{{module}}.{{role}}.{{slot}}.npy'"
-        )
-    return regex, constants
-
-
-def _require_known(pattern: str, names: Sequence[str]) -> None:
-    for name in names:
+    for name in [*regex.groupindex, *constants]:
         if name not in _WORDS:
             raise ConfigError(f"--pattern {pattern!r}: {{{name}}} is not known; expected {', '.join(_WORDS)}")
+    if "module" not in {*regex.groupindex, *constants} or constants.get("role", "output") not in _ROLES:
+        raise ConfigError(
+            f"--pattern {pattern!r} needs a {{module}}, and a role of {', '.join(_ROLES)}: '{{module}}.{{role}}.{{slot}}.npy'"
+        )
+    return regex, constants

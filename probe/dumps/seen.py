@@ -38,22 +38,17 @@ class Summary:
 
 
 def summary_of(where: str, dtype: str, shape: object, *numbers: object) -> Summary:
-    """Return a summary of what a file says: the shape, then min, max, mean and norm.
-
-    Raises
-    ------
-    FormatError
-        no tensor has these
-    """
-    sizes = tuple(shape) if isinstance(shape, (list, tuple)) else (-1,)
-    are_sizes = all(type(size) is int and size >= 0 for size in sizes)
+    """Return a summary of what a file says: the shape, then min, max, mean and norm. Raises FormatError where no tensor has them."""
+    sizes = tuple(shape) if isinstance(shape, list) else (-1,)
+    are_sizes = (
+        all(type(size) is int and size >= 0 for size in sizes) and len(sizes) <= _AXES and math.prod(sizes) < 2**62
+    )
     are_numbers = all(each is None or isinstance(each, (bool, int, float)) for each in numbers)
-    if not are_sizes or len(sizes) > _AXES or math.prod(sizes) >= 2**62 or not are_numbers:
-        raise FormatError(f"{where} has the shape {str(shape)[:80]} and the numbers {str(numbers)[:80]}, as no tensor")
-    low, high, mean, norm = (None if each is None else float(each) for each in (*numbers, None, None, None, None)[:4])
-    if norm is not None and norm < 0:
-        raise FormatError(f"{where} has the norm {norm:g}, expected 0 or more")
-    return Summary(dtype, sizes, low, high, mean, norm)
+    if not are_sizes or not are_numbers or (isinstance(numbers[3], float) and numbers[3] < 0):
+        raise FormatError(
+            f"{where} has the shape {str(shape)[:80]} and the numbers {str(numbers)[:80]}, as no tensor has"
+        )
+    return Summary(dtype, sizes, *(None if each is None else float(each) for each in numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +95,15 @@ class Step:
     notes: list[str] = field(default_factory=list)
     """what could not be read"""
 
-    def walk(self) -> Iterator[Call]:
-        """Yield all calls, each before those inside it."""
-        waiting = [(call, 1) for call in reversed(self.calls)]
+    def walk(self) -> Iterator[tuple[Call, str]]:
+        """Yield all calls, each before those inside it, with the path of the call around."""
+        waiting = [(call, "", 1) for call in reversed(self.calls)]
         while waiting:
-            call, depth = waiting.pop()
+            call, around, depth = waiting.pop()
             if depth > DEEPEST:
                 raise FormatError(f"{call.path}: more than {DEEPEST} calls lie inside one another")
-            yield call
-            waiting += [(inner, depth + 1) for inner in reversed(call.inner)]
+            yield call, around
+            waiting += [(inner, call.path, depth + 1) for inner in reversed(call.inner)]
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,6 @@ class Dump:
     steps: Sequence[int]
     read: Callable[[int], Step]
     rank: int = 0
-    version: str = ""
     lacks: tuple[str, ...] = ()
     """what the dump does not tell beside tensors, such as the order of calls"""
 

@@ -56,14 +56,7 @@ KINDS = (
 def kind_of(source: Path, pattern: str | None = None) -> tuple[Kind, list[str]]:
     """Return which tool wrote a dump, and its files by their relative paths.
 
-    Raises
-    ------
-    StoreError
-        there is no such file, or there are too many
-    FormatError
-        it is no dump that probe reads
-    ConfigError
-        a pattern is given for a dump that has names of its own
+    Raises FormatError where it is no dump that probe reads, ConfigError where a pattern is given and there are no named tensors.
     """
     files = files_in(source)
     kinds = KINDS if pattern is None else KINDS[-1:]

@@ -88,8 +88,7 @@ class Side:
 
     def __init__(self, reader: Reader, step: int, views: Mapping[Place, View], *, begins: bool = False) -> None:
         self.reader, self.step, self.begins = reader, step, begins
-        self.framework = reader.info.framework
-        self.groups = reader.groups_of(step)
+        self.framework, self.groups = reader.info.framework, reader.groups_of(step)
         self.scalars, self._has_summaries = reader.scalars_of(step), "summaries" in reader.info.config
         recorded = [(p.module, p.slot) for p in reader.parameters]
         self._names = dict(zip(recorded, (p.canonical_slot for p in reader.parameters), strict=True))
