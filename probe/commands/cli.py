@@ -579,7 +579,7 @@ main.add_later(
 )  # fmt: skip
 main.add_later(
     "import", "probe.commands.import_command", "import_command",
-    "Write another tool's dump (mindstudio-probe, PaDiff, reprod_log, MindSpore, named tensors) as a recording.",
+    "Write another tool's dump as a recording, which every other command reads.",
 )  # fmt: skip
 main.add_later(
     "presets", "probe.commands.preset_commands", "presets_command", "List the acceptance tables of --preset."

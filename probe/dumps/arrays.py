@@ -60,7 +60,7 @@ def _named(found: Any, path: Path, kind: type) -> Mapping[str, Any]:
     """Return the tensors of what torch.save() wrote, by name: one tensor, or those in lists and dicts."""
     if isinstance(found, kind):
         return {"": found}
-    named = dict(leaves(found, lambda each: isinstance(each, kind), str(path)))
+    named = dict(leaves(found, lambda each: isinstance(each, kind)))
     if not named:
         raise ConversionError(f"{path} holds a {type(found).__name__} without tensors")
     return named

@@ -15,8 +15,6 @@ MOST_FILES = 500_000
 """of one dump"""
 MOST_JSON = 256 << 20
 """bytes of a JSON file"""
-_DEEPEST = 32
-"""lists and objects inside one another"""
 
 
 def files_in(source: Path, most: int = MOST_FILES) -> list[str]:
@@ -70,17 +68,10 @@ def json_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def leaves(
-    found: Any, is_leaf: Callable[[Any], bool], where: str, slot: str = "", depth: int = 0
-) -> Iterator[tuple[str, Any]]:
-    """Yield what is a leaf of nested lists and mappings, by its slot: ``0``, ``0.1``, ``hidden_states``.
-
-    Raises FormatError where they are nested too deeply.
-    """
-    if depth > _DEEPEST:
-        raise FormatError(f"{where}: more than {_DEEPEST} lists and objects lie inside one another")
+def leaves(found: Any, is_leaf: Callable[[Any], bool], slot: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is a leaf of nested lists and mappings, by its slot: ``0``, ``0.1``, ``hidden_states``."""
     if is_leaf(found):
         yield slot or "0", found
     elif isinstance(found, (Mapping, list, tuple)):
         for name, each in found.items() if isinstance(found, Mapping) else enumerate(found):
-            yield from leaves(each, is_leaf, where, f"{slot}.{name}" if slot else str(name), depth + 1)
+            yield from leaves(each, is_leaf, f"{slot}.{name}" if slot else str(name))

@@ -17,6 +17,7 @@ import numpy as np
 
 from probe._version import __version__
 from probe.adapters.shared.memory import Measuring, place_of
+from probe.damage import reading
 from probe.dumps.arrays import as_declared
 from probe.dumps.seen import PHASES, Call, Dump, Seen, Step, Summary
 from probe.dumps.table import Kind, kind_of
@@ -65,7 +66,8 @@ def import_dump(
         the pattern is none, or the dump is of a tool that needs none
     """
     kind, files = kind_of(Path(source), pattern)
-    dumps = [dump for dump in kind.read(Path(source), files, pattern) if dump.steps]
+    with reading(source):
+        dumps = [dump for dump in kind.read(Path(source), files, pattern) if dump.steps]
     if not dumps:
         raise FormatError(f"{source} is a dump of {kind.tool} without a step")
     world = max(len(dumps), *(dump.rank + 1 for dump in dumps)) if len(dumps) > 1 else 1
@@ -99,7 +101,7 @@ class _Import:
 
     def write(self) -> None:
         """Look at the names of all steps, then write step by step."""
-        steps, read = self.dump.steps, functools.lru_cache(maxsize=2)(self.dump.read)
+        steps, read = self.dump.steps, functools.lru_cache(maxsize=2)(self._read)
         infos, counts = self._look(read), self.counts
         has = {PHASES[role] for role in Role if counts[role]}
         if counts["values"] and counts[Role.PARAM] and any(n + 1 in steps or read(n).left for n in steps):
@@ -121,6 +123,10 @@ class _Import:
             writer.abandon()
             discard(self.path, error)
             raise
+
+    def _read(self, number: int) -> Step:
+        with reading(self.source, f"step {number} of it"):
+            return self.dump.read(number)
 
     def _look(self, read: Callable[[int], Step]) -> list[ModuleInfo]:
         """Return the modules of all steps, operations last; count what the dump holds."""

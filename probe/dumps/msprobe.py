@@ -68,9 +68,7 @@ def _step(steps: Mapping[int, list[Path]], framework: str, number: int) -> Step:
     if len(folders) > 1:
         raise FormatError(f"step {number} was dumped by several processes: import one of {', '.join(folders[:4])}")
     for path in steps[number]:
-        data = json_of(path).get("data")
-        if not isinstance(data, dict):
-            raise FormatError(f'{path} is no dump of mindstudio-probe: it has no "data"')
+        data = json_of(path)["data"]
         if path.name == "debug.json":
             values = [seen for name, said in data.items() for seen in _tensors(path, name, said, Role.VALUE, name)]
             step.calls = [Call("", inner=step.calls, seen=values)]
@@ -100,8 +98,6 @@ def _read(step: Step, path: Path, data: Mapping[str, Any], framework: str) -> No
             calls[parent].inner.append(calls[name])
     owners: set[str] = set()
     for name, said in data.items():
-        if not isinstance(said, dict):
-            raise FormatError(f"{path}: {name} is a {type(said).__name__}, expected an object")
         _read_one(step, path, name, said, told.get(name), calls.get(_forward(name)), owners)
     outermost = [calls[name] for name, parent in parents.items() if parent not in calls or parent == name]
     step.calls += outermost if around else nested(outermost)
@@ -145,28 +141,24 @@ def _operations(
                 f"{prefix or kind.lower()}.{said['name']}",
             )
             counts[parent, operation] += 1
-            given = _arguments(name, data.get(name))
+            given = _arguments(data.get(name) or {})
             found[name] = Call(path, caller.number, caller.micro, full, given, places.get(name, ("", 0)))
     return found
 
 
-def _arguments(name: str, said: object) -> str:
+def _arguments(said: Mapping[str, Any]) -> str:
     """Return what an operation was given beside tensors, as JSON by place or name."""
-    parts = [said.get(key) for key in ("input_args", "input_kwargs")] if isinstance(said, dict) else []
-    found = {
-        slot: each.get("value") for part in parts for slot, each in leaves(part, _is_leaf, name) if "shape" not in each
-    }
-    return json.dumps({slot: value for slot, value in found.items() if isinstance(value, (bool, int, float, str))})
+    found = dict(leaves(said.get("input_args"), _is_leaf)) | dict(leaves(said.get("input_kwargs"), _is_leaf))
+    values = {slot: each.get("value") for slot, each in found.items() if "shape" not in each}
+    return json.dumps({slot: value for slot, value in values.items() if isinstance(value, (bool, int, float, str))})
 
 
 def _places(stack: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
     """Return file and line of each call's innermost frame outside of the framework."""
     found: dict[str, tuple[str, int]] = {}
-    for names, frames in (each for each in stack.values() if isinstance(each, list) and len(each) == 2):
-        matches = [_FRAME.match(str(frame)) for frame in frames] if isinstance(frames, list) else []
-        own = next((each for each in matches if each and "site-packages" not in each[1]), None)
-        if own is not None and isinstance(names, list):
-            found |= {str(name): (own[1], int(own[2])) for name in names}
+    for names, frames in stack.values():
+        own = next((each for each in map(_FRAME.match, frames) if each and "site-packages" not in each[1]), None)
+        found |= {name: (own[1], int(own[2])) for name in names} if own is not None else {}
     return found
 
 
@@ -196,7 +188,7 @@ def _read_one(
 
 def _tensors(path: Path, name: str, said: object, role: Role, slot: str = "") -> Iterator[Seen]:
     """Yield the tensors of nested lists and objects, with their files where there are some."""
-    for place, each in leaves(said, _is_leaf, f"{path}: {name}", slot):
+    for place, each in leaves(said, _is_leaf, slot):
         if "shape" in each and "dtype" in each:
             numbers = [each.get(key) for key in ("Min", "Max", "Mean", "Norm")]
             summary = summary_of(f"{path}: {name}", dtype_named(str(each["dtype"])), each["shape"], *numbers)

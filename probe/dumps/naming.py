@@ -63,8 +63,12 @@ def said_by(name: str, patterns: Sequence[Pattern], suffixes: Sequence[str]) -> 
         has_suffix = regex.pattern.rstrip("$)").endswith(tuple(map(re.escape, suffixes)))
         if found := regex.fullmatch(name if has_suffix else bare):
             said = constants | {key: text for key, text in found.groupdict().items() if text is not None}
-            numbers = {key: int(said[key]) for key in ("step", "rank", "micro", "call", "order") if key in said}
-            module, role = said.get("module", "").replace("/", ".").strip("."), _ROLES[said.get("role", "output")]
+            numbers = {
+                key: int(said[key]) for key in _WORDS if _WORDS[key] == _NUMBER and said.get(key, "").isdecimal()
+            }
+            module, role = said.get("module", "").replace("/", ".").strip("."), _ROLES.get(said.get("role", "output"))
+            if role is None:
+                continue
             return Named(module, role=role, slot=said.get("slot", "0"), **numbers)
     return None
 

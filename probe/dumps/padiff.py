@@ -14,7 +14,7 @@ from typing import Any
 
 from probe.dumps.arrays import dtype_named, load
 from probe.dumps.files import inside, json_of
-from probe.dumps.seen import DEEPEST, Call, Dump, Seen, Step, Summary
+from probe.dumps.seen import Call, Dump, Seen, Step, Summary
 from probe.errors import FormatError
 from probe.records import Role
 
@@ -45,54 +45,42 @@ def read_padiff(source: Path, files: list[str], pattern: str | None) -> Iterator
 
 
 def _step(number: int, paths: Mapping[str, Path]) -> Step:
-    step, counts, micros = Step(number), Counter[tuple[str, int]](), Counter[str]()
+    step, counts = Step(number), Counter[tuple[str, int]]()
     for name, path in paths.items():
         top = json_of(path)
         model, tree = str(top.get("model_name", "")), top.get("tree")
         if name == "report":
-            for root in tree if isinstance(tree, list) else ():
-                call = _call(path, root, model, counts, micros[""])
-                micros[""] += 1
-                step.calls.append(call)
+            step.calls += [_call(path, root, model, counts, micro) for micro, root in enumerate(tree)]
         else:
             _weights(path, tree, model, step, step.left if name == "weights" else step.weights)
     return step
 
 
-def _call(
-    path: Path, said: Any, model: str, counts: Counter[Any], micro: int, around: str = "", depth: int = 0
-) -> Call:
+def _call(path: Path, said: Any, model: str, counts: Counter[Any], micro: int, around: str = "") -> Call:
     """Return a call with those inside it."""
-    if not isinstance(said, dict) or depth > DEEPEST:
-        raise FormatError(f"{path}: expected calls, at most {DEEPEST} inside one another")
     name, is_operation = str(said.get("name", "")), said.get("type") == "api"
     own = f"{around}/{name}" if is_operation else _inner(str(said.get("route", "")), model)
     number = counts[own, micro]
     counts[own, micro] += 1
-    call = Call(
-        f"{own}.{number}" if is_operation else own, 0 if is_operation else number, micro, name, "{}" * is_operation
-    )
+    call = Call(f"{own}.{number}", 0, micro, name, "{}") if is_operation else Call(own, number, micro, name)
     call.seen = [
         Seen(role, str(slot), _load(path, each.get("path")), Summary(dtype_named(str(each.get("dtype"))), ()))
         for key, role in (("fwd_outputs", Role.OUTPUT), ("bwd_grads", Role.GRAD_INPUT))
         for slot, each in enumerate(said.get(key) or ())
-        if isinstance(each, dict)
     ]
-    call.inner = [_call(path, each, model, counts, micro, own, depth + 1) for each in said.get("children") or ()]
+    call.inner = [_call(path, each, model, counts, micro, own) for each in said.get("children") or ()]
     return call
 
 
-def _weights(path: Path, said: Any, model: str, step: Step, into: list[tuple[str, Seen]], depth: int = 0) -> None:
+def _weights(path: Path, said: Any, model: str, step: Step, into: list[tuple[str, Seen]]) -> None:
     """Read the weights of a module, and of those inside it."""
-    if not isinstance(said, dict) or depth > DEEPEST:
-        raise FormatError(f"{path}: expected modules, at most {DEEPEST} inside one another")
     owner = _inner(str(said.get("route", "")), model)
     step.classes.setdefault(owner, str(said.get("name", "")))
     for key, role in (("weights", Role.PARAM), ("grads", Role.PARAM_GRAD)):
         named = said.get(key) or {}
         into += [(owner, Seen(role, slot, _load(path, file), learns=True)) for slot, file in named.items() if file]
     for child in said.get("children") or ():
-        _weights(path, child, model, step, into, depth + 1)
+        _weights(path, child, model, step, into)
 
 
 def _inner(route: str, model: str) -> str:

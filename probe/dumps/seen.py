@@ -20,7 +20,7 @@ PHASES = {
 OF_WEIGHTS = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE)
 """roles of tensors that belong to a module, not to a call"""
 _AXES = 64
-DEEPEST = 100
+_DEEPEST = 100
 """calls inside one another"""
 
 
@@ -40,14 +40,10 @@ class Summary:
 def summary_of(where: str, dtype: str, shape: object, *numbers: object) -> Summary:
     """Return a summary of what a file says: the shape, then min, max, mean and norm. Raises FormatError where no tensor has them."""
     sizes = tuple(shape) if isinstance(shape, list) else (-1,)
-    are_sizes = (
-        all(type(size) is int and size >= 0 for size in sizes) and len(sizes) <= _AXES and math.prod(sizes) < 2**62
-    )
+    are_sizes = all(type(size) is int and size >= 0 for size in sizes) and len(sizes) <= _AXES
     are_numbers = all(each is None or isinstance(each, (bool, int, float)) for each in numbers)
-    if not are_sizes or not are_numbers or (isinstance(numbers[3], float) and numbers[3] < 0):
-        raise FormatError(
-            f"{where} has the shape {str(shape)[:80]} and the numbers {str(numbers)[:80]}, as no tensor has"
-        )
+    if not are_sizes or not are_numbers or math.prod(sizes) >= 2**62 or (numbers[3] or 0) < 0:
+        raise FormatError(f"{where} has the shape {shape!s:.80} and the numbers {numbers!s:.80}, as no tensor has")
     return Summary(dtype, sizes, *(None if each is None else float(each) for each in numbers))
 
 
@@ -100,8 +96,8 @@ class Step:
         waiting = [(call, "", 1) for call in reversed(self.calls)]
         while waiting:
             call, around, depth = waiting.pop()
-            if depth > DEEPEST:
-                raise FormatError(f"{call.path}: more than {DEEPEST} calls lie inside one another")
+            if depth > _DEEPEST:
+                raise FormatError(f"{call.path}: more than {_DEEPEST} calls lie inside one another")
             yield call, around
             waiting += [(inner, call.path, depth + 1) for inner in reversed(call.inner)]
 

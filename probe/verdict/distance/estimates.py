@@ -66,6 +66,6 @@ def from_statistics(a: Tensor, b: Tensor) -> Error:
 
 
 def look_permuted(a: Tensor, b: Tensor) -> bool:
-    """Return True if norms, minima and maxima are alike, as far as they are known: those of the same elements in another order."""
+    """Return True if norms, minima and maxima that are known are alike, as of the same elements in another order."""
     pairs, is_summary = ((a.low, b.low), (a.high, b.high), (a.norm, b.norm)), a.is_summary or b.is_summary
     return all((is_summary and math.isnan(x + y)) or math.isclose(x, y, rel_tol=SAME, abs_tol=1e-12) for x, y in pairs)
