@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FILES = (".json", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt")
 
 
-def recording_of(given: T) -> T | str:
+def recording_of(given: Any) -> Any:
     """Return what is given, or the recording of the dump that it leads to.
 
     That one is written into a folder that is removed when the process ends; a line says so. Raises what `import_dump` raises.

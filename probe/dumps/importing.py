@@ -33,8 +33,6 @@ from probe.targets import already_there, target_of
 
 _QUEUE = 64 << 20
 """bytes that wait to be written"""
-_ROOT = "Model"
-"""class of a model of which the dump does not tell it"""
 _GIVEN = (Role.INPUT, Role.VALUE)
 _HELD = {
     "what modules were given": {Role.INPUT}, "what modules returned": {Role.OUTPUT}, "weights": {Role.PARAM},
@@ -66,7 +64,7 @@ def import_dump(
         the pattern is none, or the dump is of a tool that needs none
     """
     kind, files = kind_of(Path(source), pattern)
-    with reading(source):
+    with reading(Path(source)):
         dumps = [dump for dump in kind.read(Path(source), files, pattern) if dump.steps]
     if not dumps:
         raise FormatError(f"{source} is a dump of {kind.tool} without a step")
@@ -106,8 +104,11 @@ class _Import:
         has = {PHASES[role] for role in Role if counts[role]}
         if counts["values"] and counts[Role.PARAM] and any(n + 1 in steps or read(n).left for n in steps):
             has.add(Phase.UPDATE)
+            counts["updates"] = not read(steps[-1]).left
         task = "tensor" if counts["values"] else "statistics" if counts["summaries"] else "structure"
-        config = {"task": task, "source": self.kind.tool} | ({"summaries": True} if counts["summaries"] else {})
+        config: dict[str, object] = {"task": task, "source": self.kind.tool} | (
+            {"summaries": True} if counts["summaries"] else {}
+        )
         config |= {"phases": [phase.label for phase in sorted(has)]} if has else {}
         info = RunInfo(
             uuid.uuid4().hex, self.dump.framework, "", __version__, now(), self.dump.rank, self.world, config=config
@@ -147,7 +148,7 @@ class _Import:
         self.modules = {path: index for index, path in enumerate([*self.classes, *operations])}
         parents = {path: self.modules[path.rpartition(".")[0]] if path else -1 for path in self.classes}
         infos = [
-            ModuleInfo(path, name or ("Module" if path else _ROOT), parents[path])
+            ModuleInfo(path, name or ("Module" if path else "Model"), parents[path])
             for path, name in self.classes.items()
         ]
         return infos + [
@@ -177,6 +178,7 @@ class _Import:
                 "as they are is not seen"
             )
         lacking = [text for text, roles in _HELD.items() if not any(self.counts[role] for role in roles)]
+        lacking += ["the update of the last step"] * self.counts["updates"]
         if lacking or self.dump.lacks:
             yield f"the dump does not hold: {'; '.join([*lacking, *self.dump.lacks])}"
 
@@ -281,10 +283,11 @@ class _StepWriter:
     ) -> None:  # fmt: skip
         """Write one tensor, its values if the dump has them; ``stats`` are given of an update, which is not stored."""
         writer, dtype, stored = self.writer, str(tensor.dtype), -1
-        if isinstance(tensor, np.ndarray):
+        if isinstance(tensor, Summary):
+            stats = stats or _packed(tensor)
+        else:
             stats = _MEASURING.measure(tensor, axes)
             stored = writer.tensor(stats, dtype, tensor.shape, lambda: tensor)
-        stats = stats or _packed(tensor)
         head = (
             self.step.number, call.micro, self._next(), order, int(PHASES[seen.role] if phase is None else phase),
             self.run.modules[call.path], call.number, int(seen.role), writer.slot(seen.slot), dtype.encode(),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from probe.dumps.arrays import SUFFIXES, Load, is_of_objects, tensors_in
@@ -47,7 +48,7 @@ def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[
     order = f"the order of calls, for which that {_ORDERS[len(paths) > 1]} stands ({{order:int}} in --pattern gives it)"
     lacks = ("classes of modules", *(() if "order" in patterns[0][0].groupindex else (order,)))
     for rank, steps in sorted(ranks.items()):
-        yield Dump("", sorted(steps), lambda number, steps=steps: _step(number, steps[number], notes), rank, lacks)
+        yield Dump("", sorted(steps), functools.partial(_step, steps, notes), rank, lacks)
 
 
 def _of_file(source: Path, path: Path) -> Iterator[tuple[str, Load]]:
@@ -58,9 +59,9 @@ def _of_file(source: Path, path: Path) -> Iterator[tuple[str, Load]]:
         yield (name if len(found) == 1 else f"{name}/{inner}" if source.is_dir() else inner), load
 
 
-def _step(number: int, entries: list[tuple[Named, Load]], notes: list[str]) -> Step:
+def _step(steps: Mapping[int, list[tuple[Named, Load]]], notes: list[str], number: int) -> Step:
     step, calls = Step(number, notes=notes[:]), dict[tuple[int, str, int], Call]()
-    for said, load in sorted(entries, key=lambda each: each[0].order):
+    for said, load in sorted(steps[number], key=lambda each: each[0].order):
         seen, key = Seen(said.role, said.slot, load), (said.micro, said.module, said.call)
         if said.role in OF_WEIGHTS:
             step.weights.append((said.module, seen))

@@ -21,7 +21,6 @@ from probe.records import Role
 _PLACE = re.compile(
     r"(?:(?:(?P<model>.*)/)?step_(?P<step>\d{1,9})/)?(?:(?:.*/)?rank_(?P<rank>\d{1,9})/)?(?P<file>report|params|weights|grads)\.json"
 )
-_FRAMEWORKS = ("torch", "paddle")
 
 
 def is_padiff(source: Path, files: list[str]) -> bool:
@@ -40,15 +39,15 @@ def read_padiff(source: Path, files: list[str], pattern: str | None) -> Iterator
         found[int(place["rank"] or 0)][int(place["step"] or 0)][place["file"]] = path
     for rank, steps in sorted(found.items()):
         framework = str(json_of(next(iter(next(iter(steps.values())).values()))).get("framework"))
-        framework = framework if framework in _FRAMEWORKS else "paddle"
-        yield Dump(framework, sorted(steps), lambda number, steps=steps: _step(number, steps[number]), rank)
+        framework = framework if framework == "torch" else "paddle"
+        yield Dump(framework, sorted(steps), functools.partial(_step, steps), rank)
 
 
-def _step(number: int, paths: Mapping[str, Path]) -> Step:
+def _step(steps: Mapping[int, Mapping[str, Path]], number: int) -> Step:
     step, counts = Step(number), Counter[tuple[str, int]]()
-    for name, path in paths.items():
+    for name, path in steps[number].items():
         top = json_of(path)
-        model, tree = str(top.get("model_name", "")), top.get("tree")
+        model, tree = str(top.get("model_name", "")), top["tree"]
         if name == "report":
             step.calls += [_call(path, root, model, counts, micro) for micro, root in enumerate(tree)]
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Summary:
     norm: float | None = None
 
 
-def summary_of(where: str, dtype: str, shape: object, *numbers: object) -> Summary:
+def summary_of(where: str, dtype: str, shape: object, *numbers: Any) -> Summary:
     """Return a summary of what a file says: the shape, then min, max, mean and norm. Raises FormatError where no tensor has them."""
     sizes = tuple(shape) if isinstance(shape, list) else (-1,)
     are_sizes = all(type(size) is int and size >= 0 for size in sizes) and len(sizes) <= _AXES
