@@ -19,7 +19,7 @@ from probe._version import __version__
 from probe.adapters.shared.memory import Measuring, place_of
 from probe.damage import reading
 from probe.dumps.arrays import as_declared
-from probe.dumps.seen import PHASES, Call, Dump, Seen, Step, Summary
+from probe.dumps.seen import DEEPEST, PHASES, Call, Dump, Seen, Step, Summary
 from probe.dumps.table import Kind, kind_of
 from probe.errors import FormatError
 from probe.numbers.layouts import layout_of
@@ -159,6 +159,8 @@ class _Import:
     def _enter(self, path: str, class_name: str) -> None:
         """Add a module, behind the modules around it."""
         parts = path.split(".")
+        if len(parts) > DEEPEST:
+            raise FormatError(f"{path[:200]} …: more than {DEEPEST} modules lie inside one another")
         for count in range(1, len(parts)):
             self.classes.setdefault(".".join(parts[:count]), "")
         self.classes[path] = class_name or self.classes.get(path, "")
@@ -173,10 +175,7 @@ class _Import:
         yield f"imported from a dump of {self.kind.tool}: {self.source.name or self.source}"
         summaries, total = self.counts["summaries"], self.counts["summaries"] + self.counts["values"]
         if summaries:
-            yield (
-                f"of {summaries:,} of {total:,} tensors the dump has min, max, mean and norm, no values: what leaves these "
-                "as they are is not seen"
-            )
+            yield f"{summaries:,} of {total:,} tensors have no values in the dump: errors are bounded by min, max, mean and norm"
         lacking = [text for text, roles in _HELD.items() if not any(self.counts[role] for role in roles)]
         lacking += ["the update of the last step"] * self.counts["updates"]
         if lacking or self.dump.lacks:

@@ -21,7 +21,7 @@ PHASES = {
 OF_WEIGHTS = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE)
 """roles of tensors that belong to a module, not to a call"""
 _AXES = 64
-_DEEPEST = 100
+DEEPEST = 100
 """calls inside one another"""
 
 
@@ -97,8 +97,8 @@ class Step:
         waiting = [(call, "", 1) for call in reversed(self.calls)]
         while waiting:
             call, around, depth = waiting.pop()
-            if depth > _DEEPEST:
-                raise FormatError(f"{call.path}: more than {_DEEPEST} calls lie inside one another")
+            if depth > DEEPEST:
+                raise FormatError(f"{call.path}: more than {DEEPEST} calls lie inside one another")
             yield call, around
             waiting += [(inner, call.path, depth + 1) for inner in reversed(call.inner)]
 

@@ -36,7 +36,7 @@ def deep(folder: Path) -> None:
 
 def chain(folder: Path) -> None:
     as_msprobe(folder, trained(), "statistics")
-    names = [f"Module.{'a.' * n}x.X.forward.0" for n in range(300)]
+    names = [f"Module.x{n}.X.forward.0" for n in range(300)]
     construct = dict(zip(names[1:], names, strict=False))
     (folder / "step0" / "proc1" / "construct.json").write_text(json.dumps(construct))
 
@@ -83,6 +83,11 @@ def objects(folder: Path) -> None:
         pickle.dump(Runs(), file, 2)
 
 
+def long_path(folder: Path) -> None:
+    place = as_msprobe(folder, trained(), "statistics") / "step0" / "proc1" / "dump.json"
+    place.write_text(place.read_text().replace("Module.up.", f"Module.{'up.' * 100_000}"))
+
+
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickle-in-pt": (written("a.pt", hostile_torch()), "which a pickle can use to run any program"),
     "pickle-in-npy": (objects, "which a pickle can use to run any program"),
@@ -92,6 +97,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "link-outside": (outside_link, "lies outside of it"),
     "deep-json": (deep, "nested too deeply"),
     "deep-calls": (chain, "calls lie inside one another"),
+    "long-path": (long_path, "modules lie inside one another"),
     "shape-of-text": (msprobe(lambda each: each.update(shape=["x"])), "as no tensor"),
     "shape-without-end": (msprobe(lambda each: each.update(shape=[1 << 40, 1 << 40])), "as no tensor"),
     "norm-below-0": (msprobe(lambda each: each.update(Norm=-1.0)), "as no tensor"),
