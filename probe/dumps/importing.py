@@ -106,14 +106,11 @@ class _Import:
             has.add(Phase.UPDATE)
             counts["updates"] = not read(steps[-1]).left
         task = "tensor" if counts["values"] else "statistics" if counts["summaries"] else "structure"
-        config: dict[str, object] = {"task": task, "source": self.kind.tool} | (
-            {"summaries": True} if counts["summaries"] else {}
-        )
+        config: dict[str, object] = {"task": task, "source": self.kind.tool}
+        config |= {"summaries": True} if counts["summaries"] else {}
         config |= {"phases": [phase.label for phase in sorted(has)]} if has else {}
-        info = RunInfo(
-            uuid.uuid4().hex, self.dump.framework, "", __version__, now(), self.dump.rank, self.world, config=config
-        )
-        writer = Writer(self.path, info, _QUEUE)
+        who = uuid.uuid4().hex, self.dump.framework, "", __version__, now(), self.dump.rank, self.world
+        writer = Writer(self.path, RunInfo(*who, config=config), _QUEUE)
         try:
             for number in steps:
                 following = read(number + 1) if number + 1 in steps else None
@@ -147,11 +144,8 @@ class _Import:
                 self._count([seen])
         self.modules = {path: index for index, path in enumerate([*self.classes, *operations])}
         parents = {path: self.modules[path.rpartition(".")[0]] if path else -1 for path in self.classes}
-        infos = [
-            ModuleInfo(path, name or ("Module" if path else "Model"), parents[path])
-            for path, name in self.classes.items()
-        ]
-        return infos + [
+        named = {path: name or ("Module" if path else "Model") for path, name in self.classes.items()}
+        return [ModuleInfo(path, name, parents[path]) for path, name in named.items()] + [
             ModuleInfo(path, call.class_name, self.modules[around], *call.place, arguments=call.arguments)
             for path, (around, call) in operations.items()
         ]

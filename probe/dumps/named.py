@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from probe.dumps.arrays import SUFFIXES, Load, is_of_objects, tensors_in
+from probe.dumps.arrays import SUFFIXES, Load, dtype_named, is_of_objects, tensors_in
 from probe.dumps.files import natural
-from probe.dumps.naming import Named, patterns_of, said_by
-from probe.dumps.seen import OF_WEIGHTS, Call, Dump, Seen, Step, nested
+from probe.dumps.naming import MINDSPORE, Named, patterns_of, said_by
+from probe.dumps.seen import OF_WEIGHTS, Call, Dump, Seen, Step, Summary, nested
 from probe.errors import ConversionError
 
 _ORDERS = {False: "of tensors in their file", True: "in which files were written"}
@@ -20,6 +21,11 @@ _ORDERS = {False: "of tensors in their file", True: "in which files were written
 def is_named(source: Path, files: list[str]) -> bool:
     """Return True for a file or folder that holds tensors."""
     return any(name.endswith(SUFFIXES) for name in files)
+
+
+def is_mindspore(source: Path, files: list[str]) -> bool:
+    """Return True for a folder of MindSpore's Dump with ``.npy`` files."""
+    return any(re.fullmatch(MINDSPORE, name) for name in files)
 
 
 def is_reprod_log(source: Path, files: list[str]) -> bool:
@@ -41,14 +47,21 @@ def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[
         else:
             ranks[said.rank][said.step].append((said, load))
     notes = [
-        f"left out: {len(unread)} tensors whose names the pattern does not fit, first {each}" for each in unread[:1]
+        f"left out: {len(unread)} tensors with names that the pattern does not fit, {each} …" for each in unread[:1]
     ]
     if not ranks:
         raise ConversionError(f"{source} has no tensor with a name that the pattern fits; {', '.join(notes)[:300]}")
+    is_ordered = all(said.order >= 0 for steps in ranks.values() for each in steps.values() for said, _ in each)
     order = f"the order of calls, for which that {_ORDERS[len(paths) > 1]} stands ({{order:int}} in --pattern gives it)"
-    lacks = ("classes of modules", *(() if "order" in patterns[0][0].groupindex else (order,)))
+    lacks = ("classes of modules", *(() if is_ordered else (order,)))
     for rank, steps in sorted(ranks.items()):
-        yield Dump("", sorted(steps), functools.partial(_step, steps, notes), rank, lacks)
+        yield Dump(
+            "mindspore" if is_mindspore(source, files) else "",
+            sorted(steps),
+            functools.partial(_step, steps, notes),
+            rank,
+            lacks,
+        )
 
 
 def _of_file(source: Path, path: Path) -> Iterator[tuple[str, Load]]:
@@ -62,7 +75,8 @@ def _of_file(source: Path, path: Path) -> Iterator[tuple[str, Load]]:
 def _step(steps: Mapping[int, list[tuple[Named, Load]]], notes: list[str], number: int) -> Step:
     step, calls = Step(number, notes=notes[:]), dict[tuple[int, str, int], Call]()
     for said, load in sorted(steps[number], key=lambda each: each[0].order):
-        seen, key = Seen(said.role, said.slot, load), (said.micro, said.module, said.call)
+        seen = Seen(said.role, said.slot, load, Summary(dtype_named(said.dtype), ()) if said.dtype else None)
+        key = said.micro, said.module, said.call
         if said.role in OF_WEIGHTS:
             step.weights.append((said.module, seen))
         else:

@@ -18,14 +18,19 @@ _ROLES = {role.label: role for role in PHASES} | {
     "in": Role.INPUT, "inputs": Role.INPUT, "out": Role.OUTPUT, "outputs": Role.OUTPUT, "grad": Role.PARAM_GRAD,
     "weight": Role.PARAM, "parameter": Role.PARAM,
 }  # fmt: skip
-_NUMBER = r"\d{1,9}"
+_NUMBER = r"\d{1,18}"
 _WORDS = {
-    "step": _NUMBER, "rank": _NUMBER, "micro": _NUMBER, "call": _NUMBER, "order": _NUMBER, "module": ".+", "slot": ".+",
+    "step": _NUMBER, "rank": _NUMBER, "micro": _NUMBER, "call": _NUMBER, "order": _NUMBER, "module": ".+", "slot": ".+", "dtype": r"\w+",
     "role": "|".join(map(re.escape, sorted(_ROLES, key=len, reverse=True))),
 }  # fmt: skip
 """what a pattern may name, and how it looks"""
 _TOKEN = re.compile(r"\{(\w+)(?::(\w+)|=([^{}]*))?\}")
-_DEFAULTS = ("step{step}/rank{rank}/{module}", "step{step}/{module}", "rank{rank}/{module}", "{module}")
+MINDSPORE = (
+    r"(?:(?:(?:(?:.*/)?rank_(?P<rank>\d+)/)?(?:[^/]+/)?\d+/)?(?P<step>\d+)/)?\w+\.(?P<module>[^./]+)\.\d+\.\d+\.(?P<order>\d{10,18})"
+    r"\.(?P<role>input|output)\.(?P<slot>\d+)\.\w+(?:\.(?P<dtype>\w+))?\.npy"
+)
+"""how MindSpore's Dump calls a tensor, below ``rank_0/Net/0/0``; older versions leave out the dtype"""
+_DEFAULTS = (MINDSPORE, "step{step}/rank{rank}/{module}", "step{step}/{module}", "rank{rank}/{module}", "{module}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Named:
     """−1 where the name does not say it"""
     role: Role = Role.OUTPUT
     slot: str = "0"
+    dtype: str = ""
+    """of which the file may have but the bits, or wider numbers"""
 
 
 Pattern = tuple[re.Pattern[str], dict[str, str]]
@@ -67,9 +74,9 @@ def said_by(name: str, patterns: Sequence[Pattern], suffixes: Sequence[str]) -> 
                 key: int(said[key]) for key in _WORDS if _WORDS[key] == _NUMBER and said.get(key, "").isdecimal()
             }
             module, role = said.get("module", "").replace("/", ".").strip("."), _ROLES.get(said.get("role", "output"))
-            if role is None:
+            if role is None or max((number for key, number in numbers.items() if key != "order"), default=0) >= 2**31:
                 continue
-            return Named(module, role=role, slot=said.get("slot", "0"), **numbers)
+            return Named(module, role=role, slot=said.get("slot", "0"), dtype=said.get("dtype", ""), **numbers)
     return None
 
 
@@ -90,7 +97,5 @@ def _compiled(pattern: str) -> Pattern:
         if name not in _WORDS:
             raise ConfigError(f"--pattern {pattern!r}: {{{name}}} is not known; expected {', '.join(_WORDS)}")
     if "module" not in {*regex.groupindex, *constants} or constants.get("role", "output") not in _ROLES:
-        raise ConfigError(
-            f"--pattern {pattern!r} needs a {{module}}, and a role of {', '.join(_ROLES)}: '{{module}}.{{role}}.{{slot}}.npy'"
-        )
+        raise ConfigError(f"--pattern {pattern!r} needs a {{module}}, and a role of {', '.join(_ROLES)}")
     return regex, constants

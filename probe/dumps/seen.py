@@ -121,19 +121,15 @@ def nested(calls: Sequence[Call]) -> list[Call]:
     found: list[Call] = []
     for call in calls:
         start = len(found)
-        while start and _is_inside(found[start - 1].path, call.path):
+        while start and _inside(found[start - 1].path, call.path):
             start -= 1
         call.inner[:0] = found[start:]
         beside, around = found, found[-1:]
-        while (
-            around
-            and _is_inside(call.path, around[0].path)
-            and call.path not in {each.path for each in around[0].inner}
-        ):
+        while around and _inside(call.path, around[0].path) and all(x.path != call.path for x in around[0].inner):
             beside, around = around[0].inner, around[0].inner[-1:]
         beside[start if beside is found else len(beside) :] = [call]
     return found
 
 
-def _is_inside(path: str, around: str) -> bool:
+def _inside(path: str, around: str) -> bool:
     return path != around and (not around or path.startswith((f"{around}.", f"{around}/")))

@@ -9,7 +9,7 @@ from pathlib import Path
 from probe.dumps.arrays import SUFFIXES
 from probe.dumps.files import files_in
 from probe.dumps.msprobe import is_msprobe, read_msprobe
-from probe.dumps.named import is_named, is_reprod_log, read_named
+from probe.dumps.named import is_mindspore, is_named, is_reprod_log, read_named
 from probe.dumps.padiff import is_padiff, read_padiff
 from probe.dumps.seen import Dump
 from probe.errors import ConfigError, FormatError
@@ -33,22 +33,16 @@ class Kind:
 
 
 KINDS = (
-    Kind(
-        "mindstudio-probe", is_msprobe, read_msprobe, "dump.json, debug.json", values="task `tensor`", statistics="tasks `tensor`, `statistics`",
-        backward="yes", parameters="levels `L0`, `mix`", order="yes", tree="construct.json, else by names",
-    ),
-    Kind(
-        "PaDiff", is_padiff, read_padiff, "report.json, params.json, weights.json, grads.json", values="yes", statistics="no",
-        backward="gradients of inputs", parameters="params.json, weights.json", order="yes", tree="yes",
-    ),
-    Kind(
-        "reprod_log", is_reprod_log, read_named, "a `.npy` file of a dict", values="yes", statistics="no",
-        backward="by `{role}`", parameters="by `{role}`", order="as they were added", tree="by names",
-    ),
-    Kind(
-        "named tensors", is_named, read_named, ", ".join(f"`{each}`" for each in SUFFIXES), values="yes", statistics="no",
-        backward="by `{role}`", parameters="by `{role}`", order="by `{order:int}`, else the times of files", tree="by names",
-    ),
+    Kind("mindstudio-probe", is_msprobe, read_msprobe, "dump.json, debug.json", "task `tensor`", "task `statistics`",
+         "yes", "levels `L0`, `mix`", "yes", "construct.json, else by names"),
+    Kind("PaDiff", is_padiff, read_padiff, "report.json, params.json, weights.json, grads.json", "yes", "no",
+         "gradients of inputs", "params.json, weights.json", "yes", "yes"),
+    Kind("reprod_log", is_reprod_log, read_named, "a `.npy` file of a dict", "yes", "no", "by `{role}`", "by `{role}`",
+         "as they were added", "by names"),
+    Kind("MindSpore Dump", is_mindspore, read_named, "the names of its `.npy` files", "yes", "no", "as operations",
+         "as inputs of operations", "timestamps", "no"),
+    Kind("named tensors", is_named, read_named, ", ".join(f"`{each}`" for each in SUFFIXES), "yes", "no", "by `{role}`",
+         "by `{role}`", "by `{order:int}`, else the times of files", "by names"),
 )  # fmt: skip
 """in the order in which they are asked"""
 
@@ -65,7 +59,5 @@ def kind_of(source: Path, pattern: str | None = None) -> tuple[Kind, list[str]]:
         return found, files
     if pattern is not None:
         raise ConfigError(f"--pattern is for named tensors, and {source} holds none: expected {', '.join(SUFFIXES)}")
-    raise FormatError(
-        f"{source} is no dump that probe reads: expected one of {', '.join(kind.tool for kind in KINDS)}; "
-        "docs/guide/dumps.md says how each is told"
-    )
+    tools = ", ".join(f"{kind.tool} ({kind.told_by})" for kind in KINDS)
+    raise FormatError(f"{source} is no dump that probe reads: expected one of {tools}")

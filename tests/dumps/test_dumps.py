@@ -268,6 +268,12 @@ PATTERNS = [
     ("l.0.mlp.2.output.0.npy", "{module}.{call:int}.{role}.{slot}.npy", ("l.0.mlp", 0, 2, "output", "0")),
     ("l.0.mlp.input.mask.npy", "{module}.{role}.{slot}", ("l.0.mlp", 0, 0, "input", "mask")),
     ("grads/l.0.weight.npy", "grads/{module}.{slot}{role=param_grad}", ("l.0", 0, 0, "param_grad", "weight")),
+    (
+        "rank_1/Net/0/2/Mul.Default_blocks-Block_Mul-op0.0.0.1795895165825345.input.1.DefaultFormat.Float32.npy",
+        None,
+        ("Default_blocks-Block_Mul-op0", 2, 0, "input", "1"),
+    ),
+    ("Add.Default_Add-op0.4.0.1795895165825345.output.0.NCHW.npy", None, ("Default_Add-op0", 0, 0, "output", "0")),
     ("7-mlp.npy", r"(?P<step>\d)-(?P<module>\w+)\.npy", ("mlp", 7, 0, "output", "0")),
 ]  # fmt: skip
 
@@ -315,10 +321,30 @@ def test_files_of_many_tensors(suffix: str, tmp_path: Path) -> None:
     assert all(np.array_equal(run.one(path=name).values, value) for name, value in values.items())
 
 
-def test_bfloat16_keeps_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a", "Mul.a.0.0.1795895165825345.output.0.DefaultFormat.BFloat16"])
+def test_bfloat16_keeps_its_name(name: str, tmp_path: Path) -> None:
     """Its limits are those of 8 bits: as float32 rounding would be a finding."""
-    np.save(tmp_path / "a.npy", np.ones(3, ml_dtypes.bfloat16))
+    np.save(tmp_path / f"{name}.npy", np.ones(3, np.float32 if "BFloat16" in name else ml_dtypes.bfloat16))
     assert read(tmp_path).one(path="a").dtype == "bfloat16"
+
+
+def test_mindspores_dump_is_ordered_by_its_timestamps(tmp_path: Path) -> None:
+    """Kernels of graph mode, and a fault in the second of them: file names in the order of the alphabet would blame the first."""
+    for side, fault in (("a", 0), ("b", 1e-3)):
+        place = tmp_path / side / "rank_0" / "Net" / "0" / "0"
+        place.mkdir(parents=True)
+        for at, (kind, name) in enumerate(
+            (("MatMul", "fc1-Dense_MatMul-op0"), ("GeLU", "act-GELU_GeLU-op0"), ("Add", "head_Add-op0"))
+        ):
+            values = np.full((2, 3), 1 + at + fault * (at > 0), np.float32)
+            np.save(
+                place
+                / f"{kind}.Default_network-Net_{name}.0.0.17958951658253{at:02}.output.0.DefaultFormat.Float32.npy",
+                values,
+            )
+    run = read(tmp_path / "a")
+    assert run.info.framework == "mindspore" and not any("the order of calls" in text for _, _, text in run.notes)
+    assert first(probe.compare(tmp_path / "a", tmp_path / "b")) == "Default_network-Net_act-GELU_GeLU-op0"
 
 
 def test_the_order_of_files_is_that_of_their_times_and_is_said(tmp_path: Path) -> None:
@@ -333,7 +359,7 @@ def test_the_order_of_files_is_that_of_their_times_and_is_said(tmp_path: Path) -
 def test_what_a_pattern_does_not_fit_is_said(tmp_path: Path) -> None:
     as_named(tmp_path / "a", trained(), "{module}.npy")
     run = read(tmp_path / "a", pattern="block.{module}")
-    assert any(text.startswith("left out: 3 tensors whose names") for _, _, text in run.notes)
+    assert any(text.startswith("left out: 3 tensors with names") for _, _, text in run.notes)
 
 
 # ---- Files
