@@ -13,8 +13,8 @@ from probe.errors import FormatError, StoreError
 
 MOST_FILES = 500_000
 """of one dump"""
-MOST_JSON = 256 << 20
-"""bytes of a JSON file"""
+MOST_TEXT = 256 << 20
+"""bytes of a JSON or CSV file"""
 
 
 def files_in(source: Path, most: int = MOST_FILES) -> list[str]:
@@ -54,15 +54,19 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
+def text_of(path: Path) -> bytes:
+    """Return what a text file holds. Raises FormatError where it is too large."""
+    with reading(path), path.open("rb") as file:
+        text = file.read(MOST_TEXT + 1)
+    if len(text) > MOST_TEXT:
+        raise FormatError(f"{path} has more than {MOST_TEXT >> 20} MiB: import a part of the dump, such as one step")
+    return text
+
+
 def json_of(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Raises FormatError where it holds none, or is too large or nested too deeply."""
-    with reading(path), path.open("rb") as file:
-        text = file.read(MOST_JSON + 1)
-        if len(text) > MOST_JSON:
-            raise FormatError(
-                f"{path} has more than {MOST_JSON >> 20} MiB: import a part of the dump, such as one step"
-            )
-        found = parsed(text)
+    with reading(path):
+        found = parsed(text_of(path))
     if not isinstance(found, dict):
         raise FormatError(f"{path} holds no JSON object")
     return found

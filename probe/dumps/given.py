@@ -1,7 +1,4 @@
-"""What a comparison is given in the place of a recording: another tool's dump, which is imported first.
-
-Only what tells the two apart is imported here: most comparisons are of recordings.
-"""
+"""Another tool's dump that a comparison is given as a recording; what reads it is imported only where there is one."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 from typing import Any
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_FILES = (".json", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt")
+_FILES = (".json", ".csv", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt")
 
 
 def recording_of(given: Any) -> Any:

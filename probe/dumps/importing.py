@@ -33,7 +33,6 @@ from probe.targets import already_there, target_of
 
 _QUEUE = 64 << 20
 """bytes that wait to be written"""
-_GIVEN = (Role.INPUT, Role.VALUE)
 _HELD = {
     "what modules were given": {Role.INPUT}, "what modules returned": {Role.OUTPUT}, "weights": {Role.PARAM},
     "gradients of modules": {Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL},
@@ -223,7 +222,7 @@ class _StepWriter:
         row, begin = len(self._calls), self._next()
         self._calls.append(())
         for seen in call.seen:
-            if seen.role in _GIVEN:
+            if seen.role in (Role.INPUT, Role.VALUE):
                 self._record(call, seen)
         for inner in call.inner:
             self._call(inner, self.run.calls + row)

@@ -39,7 +39,6 @@ _ROLES = {
     "backward": {"input": Role.GRAD_OUTPUT, "output": Role.GRAD_INPUT},
 }
 """by pass: what a backward pass is given is the gradient of what the module returned"""
-_BESIDE = ("construct.json", "stack.json")
 _UNNAMED = "gradients that operations hand on are left out: the dump does not tell which input each belongs to"
 
 
@@ -79,7 +78,8 @@ def _step(steps: Mapping[int, list[Path]], framework: str, number: int) -> Step:
 
 def _read(step: Step, path: Path, data: Mapping[str, Any], framework: str) -> None:
     """Read dump.json, and construct.json and stack.json beside it, into a step."""
-    beside = {name: json_of(path.parent / name) for name in _BESIDE if (path.parent / name).is_file()}
+    paths = [path.with_name(name) for name in ("construct.json", "stack.json")]
+    beside = {each.name: json_of(each) for each in paths if each.is_file()}
     around = {name: _parent(said) for name, said in beside.get("construct.json", {}).items()}
     told = {
         name: found for name in [*around, *data] if (found := _MODULE.fullmatch(name) or _OPERATION.fullmatch(name))
@@ -173,8 +173,8 @@ def _read_one(
     """Read what was dumped under one name; ``owners`` are the modules whose weights were read."""
     if told is not None and told["pass"] == "parameters_grad":
         named = {slot: each[0] if isinstance(each, list) and len(each) == 1 else each for slot, each in said.items()}
-        owner = told["path"] or told["name"]
-        step.weights += [(owner, seen) for seen in _tensors(path, name, named, Role.PARAM_GRAD)]
+        found = _tensors(path, name, named, Role.PARAM_GRAD)
+        step.weights += [(told["path"] or told["name"], seen) for seen in found]
     elif told is None or call is None:
         step.notes.append(f"{name} is left out: it is no call of a module or an operation")
     else:

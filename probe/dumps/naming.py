@@ -14,10 +14,7 @@ from probe.dumps.seen import PHASES
 from probe.errors import ConfigError
 from probe.records import Role
 
-_ROLES = {role.label: role for role in PHASES} | {
-    "in": Role.INPUT, "inputs": Role.INPUT, "out": Role.OUTPUT, "outputs": Role.OUTPUT, "grad": Role.PARAM_GRAD,
-    "weight": Role.PARAM, "parameter": Role.PARAM,
-}  # fmt: skip
+_ROLES = {role.label: role for role in PHASES} | {"in": Role.INPUT, "out": Role.OUTPUT, "parameter": Role.PARAM}
 _NUMBER = r"\d{1,18}"
 _WORDS = {
     "step": _NUMBER, "rank": _NUMBER, "micro": _NUMBER, "call": _NUMBER, "order": _NUMBER, "module": ".+", "slot": ".+", "dtype": r"\w+",
@@ -26,7 +23,7 @@ _WORDS = {
 """what a pattern may name, and how it looks"""
 _TOKEN = re.compile(r"\{(\w+)(?::(\w+)|=([^{}]*))?\}")
 MINDSPORE = (
-    r"(?:(?:(?:(?:.*/)?rank_(?P<rank>\d+)/)?(?:[^/]+/)?\d+/)?(?P<step>\d+)/)?\w+\.(?P<module>[^./]+)\.\d+\.\d+\.(?P<order>\d{10,18})"
+    r"(?:(?:(?:(?:.*/)?rank_(?P<rank>\d+)/)?(?:.*/)?\d+/)?(?P<step>\d+)/)?\w+\.(?P<module>[^./]+)\.\d+\.\d+\.(?P<order>\d{10,18})"
     r"\.(?P<role>input|output)\.(?P<slot>\d+)\.\w+(?:\.(?P<dtype>\w+))?\.npy"
 )
 """how MindSpore's Dump calls a tensor, below ``rank_0/Net/0/0``; older versions leave out the dtype"""

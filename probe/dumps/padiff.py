@@ -1,7 +1,4 @@
-"""Dump folders of PaDiff: ``model/step_0/rank_0`` with report.json, params.json, weights.json or grads.json, and ``.npy``.
-
-A report is the tree of calls with what each returned, and the gradients of its inputs; weights lie in a tree of their own.
-"""
+"""Dump folders of PaDiff: ``model/step_0/rank_0`` with a tree of calls in report.json, one of weights in params.json, and ``.npy``."""
 
 from __future__ import annotations
 

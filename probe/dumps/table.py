@@ -21,7 +21,6 @@ class Kind:
 
     tool: str
     is_it: Callable[[Path, list[str]], bool]
-    """whether a folder with these files, or a file, is one"""
     read: Callable[[Path, list[str], str | None], Iterator[Dump]]
     told_by: str
     values: str
@@ -39,7 +38,7 @@ KINDS = (
          "gradients of inputs", "params.json, weights.json", "yes", "yes"),
     Kind("reprod_log", is_reprod_log, read_named, "a `.npy` file of a dict", "yes", "no", "by `{role}`", "by `{role}`",
          "as they were added", "by names"),
-    Kind("MindSpore Dump", is_mindspore, read_named, "the names of its `.npy` files", "yes", "no", "as operations",
+    Kind("MindSpore Dump", is_mindspore, read_named, "statistic.csv, the names of its `.npy` files", "`.npy`", "statistic.csv", "as operations",
          "as inputs of operations", "timestamps", "no"),
     Kind("named tensors", is_named, read_named, ", ".join(f"`{each}`" for each in SUFFIXES), "yes", "no", "by `{role}`",
          "by `{role}`", "by `{order:int}`, else the times of files", "by names"),

@@ -273,6 +273,11 @@ PATTERNS = [
         None,
         ("Default_blocks-Block_Mul-op0", 2, 0, "input", "1"),
     ),
+    (
+        "20260101120000/0/Net/1/3/Add.Default_Add-op0.4.0.1795895165825345.output.0.ND.npy",
+        None,
+        ("Default_Add-op0", 3, 0, "output", "0"),
+    ),
     ("Add.Default_Add-op0.4.0.1795895165825345.output.0.NCHW.npy", None, ("Default_Add-op0", 0, 0, "output", "0")),
     ("7-mlp.npy", r"(?P<step>\d)-(?P<module>\w+)\.npy", ("mlp", 7, 0, "output", "0")),
 ]  # fmt: skip
@@ -326,6 +331,27 @@ def test_bfloat16_keeps_its_name(name: str, tmp_path: Path) -> None:
     """Its limits are those of 8 bits: as float32 rounding would be a finding."""
     np.save(tmp_path / f"{name}.npy", np.ones(3, np.float32 if "BFloat16" in name else ml_dtypes.bfloat16))
     assert read(tmp_path).one(path="a").dtype == "bfloat16"
+
+
+def test_statistics_of_mindspores_dump(tmp_path: Path) -> None:
+    head, rows = (
+        "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,{}L2Norm Value",
+        [],
+    )
+    for at, name in enumerate(("fc-Dense_MatMul-op0", "head_Add-op0")):
+        rows.append(f'MatMul,Default_{name},0,0,17958951658253{at:02},output,0,24,{{}},"(2,3)",{at + 1}.5,-1,{{}}{{}},')
+    sides = {"a": ("", "float32", "", 3.0), "b": ("Avg Value,", "Float32", "0.5,", 3.1)}
+    for side, (column, dtype, mean, norm) in sides.items():
+        place = tmp_path / side / "rank_0" / "Net" / "0" / "4"
+        place.mkdir(parents=True)
+        lines = [head.format(column), rows[0].format(dtype, mean, 3.0), rows[1].format(dtype, mean, norm)]
+        (place / "statistic.csv").write_text("\n".join(lines) + "\n")
+    run = read(tmp_path / "a")
+    assert [(each.step, each.path, each.shape, each.norm) for each in run.seen] == [
+        (4, "Default_fc-Dense_MatMul-op0", (2, 3), 3.0), (4, "Default_head_Add-op0", (2, 3), 3.0)
+    ]  # fmt: skip
+    assert first(probe.compare(tmp_path / "a", tmp_path / "b")) == "Default_head_Add-op0"
+    assert probe.compare(tmp_path / "a" / "rank_0", tmp_path / "a").verdict.value == "undecided"
 
 
 def test_mindspores_dump_is_ordered_by_its_timestamps(tmp_path: Path) -> None:
