@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -32,17 +33,9 @@ _DTYPES = frozenset((*KINDS, "complex64", "complex128", "float8_e4m3fn", "float8
 
 
 def tensors_in(path: Path) -> Iterator[tuple[str, Load]]:
-    """Yield the tensors of a file by name, in its order; the name is empty in a file of one.
-
-    Raises FormatError or ConversionError where it is damaged, or holds more than tensors.
-    """
+    """Yield the tensors of a file by name, in its order; the name is empty in a file of one. Raises FormatError, ConversionError."""
     refuse_pointer(path)
-    if path.suffix == ".npy" and is_of_objects(path):
-        with reading(path), path.open("rb") as file:
-            _header(file)
-            found = ObjectUnpickler(file, path).load()
-        yield from ((name, lambda each=each: each) for name, each in _named(found, path, np.ndarray).items())
-    elif path.suffix == ".npy":
+    if path.suffix == ".npy" and not is_of_objects(path):
         yield "", functools.partial(_npy, path)
     elif path.suffix == ".npz":
         with reading(path), zipfile.ZipFile(path) as archive:
@@ -51,7 +44,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, Load]]:
             yield name.removesuffix(".npy"), functools.partial(_npz, path, name)
     else:
         with reading(path):
-            opened = _READERS[path.suffix](path)
+            opened = _READERS.get(path.suffix, _ObjectFile)(path)
         for name in opened.tensors:
             yield name, functools.partial(_stored, path, opened, name)
 
@@ -66,20 +59,32 @@ def _named(found: Any, path: Path, kind: type) -> Mapping[str, Any]:
     return named
 
 
+class _ObjectFile(PdparamsFile):
+    """What ``ReprodLogger.save`` wrote."""
+
+    def _all(self) -> dict[str, np.ndarray]:
+        if self._arrays is None:
+            with self.path.open("rb") as file:
+                _header(file)
+                self._arrays = dict(_named(ObjectUnpickler(file, self.path).load(), self.path, np.ndarray))
+        return self._arrays
+
+
 _READERS: dict[str, Callable[[Path], WeightFile]] = {
     ".safetensors": SafetensorsFile, ".pdparams": PdparamsFile, ".ckpt": CkptFile,
     **dict.fromkeys((".pt", ".pth", ".bin"), lambda path: TorchFile(path, _named)),
 }  # fmt: skip
 SUFFIXES = (".npy", ".npz", *_READERS)
-"""of files that hold tensors"""
+_READ: weakref.WeakSet[WeightFile] = weakref.WeakSet()
+"""the file that was read last, which may hold what it read"""
 
 
 def load(path: Path) -> np.ndarray:
     """Return the only tensor of a file."""
-    found = list(tensors_in(path))
+    found = [only for _, only in tensors_in(path)]
     if len(found) != 1:
         raise FormatError(f"{path} holds {len(found)} tensors, expected one")
-    return found[0][1]()
+    return found[0]()
 
 
 def is_of_objects(path: Path) -> bool:
@@ -89,10 +94,12 @@ def is_of_objects(path: Path) -> bool:
 
 
 def _stored(path: Path, opened: WeightFile, name: str) -> np.ndarray:
+    for other in _READ - {opened}:
+        other.forget()
+    _READ.clear()
+    _READ.add(opened)
     with reading(path, name):
-        found = opened.read(name)
-        opened.forget()
-        return found
+        return opened.read(name)
 
 
 def _npy(path: Path) -> np.ndarray:

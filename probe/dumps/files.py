@@ -31,7 +31,7 @@ def files_in(source: Path, most: int = MOST_FILES) -> list[str]:
         paths = {name: Path(folder, name).relative_to(source).as_posix() for name in (*folders, *names)}
         for name in filter(os.path.islink, (os.path.join(source, path) for path in paths.values())):
             inside(source, os.path.relpath(name, source))
-        found += [paths[name] for name in names]
+        found += [paths[name] for name in names if os.path.isfile(os.path.join(folder, name))]
         if len(found) > most:
             raise StoreError(f"{source} has more than {most:,} files: import a part of it, such as one step")
     return sorted(found, key=natural)

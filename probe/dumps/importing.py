@@ -197,7 +197,7 @@ class _StepWriter:
             is_whole = len(inner) == 1 and not inner[0].path
             self._call(inner[0] if is_whole else Call("", micro=micro, inner=inner), -1)
         for call, begin, end, seen in self._gradients:
-            self._record(call, seen, order=-(end if seen.role is Role.GRAD_OUTPUT else begin))
+            self._put(call, seen, _loaded(seen), -(end if seen.role is Role.GRAD_OUTPUT else begin))
         for path, seen in step.weights:
             if PHASES[seen.role] is not Phase.INIT:
                 self._weight(path, seen)
@@ -223,12 +223,12 @@ class _StepWriter:
         self._calls.append(())
         for seen in call.seen:
             if seen.role in (Role.INPUT, Role.VALUE):
-                self._record(call, seen)
+                self._put(call, seen, _loaded(seen), self._seq)
         for inner in call.inner:
             self._call(inner, self.run.calls + row)
         for seen in call.seen:
             if seen.role is Role.OUTPUT:
-                self._record(call, seen)
+                self._put(call, seen, _loaded(seen), self._seq)
         end, module = self._next(), self.run.modules[call.path]
         self._calls[row] = (self.step.number, call.micro, begin, end, module, call.number, caller, 1, 1, 0, 0, b"")
         self._gradients += [(call, begin, end, seen) for seen in call.seen if PHASES[seen.role] is Phase.BACKWARD]
@@ -265,9 +265,6 @@ class _StepWriter:
             dtype, stats, _ = _MEASURING.measure_update(after, before, axes)
             delta = Seen(Role.DELTA, left.slot, None)
             self._put(Call(path), delta, Summary(dtype, after.shape), number, axes, Phase.UPDATE, stats)
-
-    def _record(self, call: Call, seen: Seen, order: int | None = None) -> None:
-        self._put(call, seen, _loaded(seen), self._seq if order is None else order)
 
     def _put(
         self, call: Call, seen: Seen, tensor: np.ndarray | Summary, order: int, axes: tuple[int, ...] = (),

@@ -39,8 +39,7 @@ class Named:
     rank: int = 0
     micro: int = 0
     call: int = 0
-    order: int = -1
-    """−1 where the name does not say it"""
+    order: int = -1  # not said
     role: Role = Role.OUTPUT
     slot: str = "0"
     dtype: str = ""

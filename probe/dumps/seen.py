@@ -20,7 +20,6 @@ PHASES = {
 """roles that a dump may hold, and the phase that each belongs to"""
 OF_WEIGHTS = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE)
 """roles of tensors that belong to a module, not to a call"""
-_AXES = 64
 DEEPEST = 100
 """calls inside one another"""
 
@@ -41,7 +40,7 @@ class Summary:
 def summary_of(where: str, dtype: str, shape: object, *numbers: Any) -> Summary:
     """Return a summary of what a file says: the shape, then min, max, mean and norm. Raises FormatError where no tensor has them."""
     sizes = tuple(shape) if isinstance(shape, list) else (-1,)
-    are_sizes = all(type(size) is int and size >= 0 for size in sizes) and len(sizes) <= _AXES
+    are_sizes = all(type(size) is int and size >= 0 for size in sizes) and len(sizes) <= 64
     are_numbers = all(each is None or isinstance(each, (bool, int, float)) for each in numbers)
     if not are_sizes or not are_numbers or math.prod(sizes) >= 2**62 or (numbers[3] or 0) < 0:
         raise FormatError(f"{where} has the shape {shape!s:.80} and the numbers {numbers!s:.80}, as no tensor has")

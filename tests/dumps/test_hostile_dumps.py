@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 
 from probe.dumps.files import files_in
 from probe.dumps.importing import import_dump
-from probe.errors import ProbeError, StoreError
+from probe.errors import FormatError, ProbeError, StoreError
 from tests.cli.running import run
 from tests.dumps.making import Runs, as_msprobe, as_padiff, hostile_torch, trained
 
@@ -130,6 +131,13 @@ def test_a_folder_of_too_many_files_is_refused(tmp_path: Path) -> None:
     assert len(files_in(tmp_path, most=4)) == 4
     with pytest.raises(StoreError, match="has more than 3 files"):
         files_in(tmp_path, most=3)
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    """Nobody writes to the pipe: reading it would wait for ever."""
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(FormatError, match="no dump that probe reads"):
+        import_dump(tmp_path, tmp_path / "a.h5")
 
 
 def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
