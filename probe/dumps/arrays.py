@@ -44,7 +44,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, Load]]:
             yield name.removesuffix(".npy"), functools.partial(_npz, path, name)
     else:
         with reading(path):
-            opened = _READERS.get(path.suffix, _ObjectFile)(path)
+            opened = _READERS[path.suffix](path) if path.suffix != ".npy" else PdparamsFile(path, _objects)
         for name in opened.tensors:
             yield name, functools.partial(_stored, path, opened, name)
 
@@ -59,15 +59,10 @@ def _named(found: Any, path: Path, kind: type) -> Mapping[str, Any]:
     return named
 
 
-class _ObjectFile(PdparamsFile):
-    """What ``ReprodLogger.save`` wrote."""
-
-    def _all(self) -> dict[str, np.ndarray]:
-        if self._arrays is None:
-            with self.path.open("rb") as file:
-                _header(file)
-                self._arrays = dict(_named(ObjectUnpickler(file, self.path).load(), self.path, np.ndarray))
-        return self._arrays
+def _objects(file: IO[bytes], path: Path) -> dict[str, np.ndarray]:
+    """Return what ``ReprodLogger.save`` wrote."""
+    _header(file)
+    return dict(_named(ObjectUnpickler(file, path).load(), path, np.ndarray))
 
 
 _READERS: dict[str, Callable[[Path], WeightFile]] = {

@@ -57,8 +57,11 @@ def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[
     notes = [f"left out: {len(unread)} tensors with names that do not fit the pattern, {each} …" for each in unread[:1]]
     if not ranks:
         raise ConversionError(f"{source} has no tensor with a name that the pattern fits; {', '.join(notes)[:300]}")
-    order = f"the order of calls, for which that {_ORDERS[len(paths) > 1]} stands ({{order:int}} in --pattern gives it)"
-    lacks = ("classes of modules", *(() if is_ordered else (order,)))
+    order = (
+        f"the order of calls is taken to be that {_ORDERS[len(paths) > 1]}: {{order:int}} in --pattern gives another"
+    )
+    notes += [order] if not is_ordered else []
+    lacks = ("classes of modules", "the order of calls")[: 1 + (not is_ordered)]
     for rank, steps in sorted(ranks.items()):
         yield Dump(framework, sorted(steps), functools.partial(_step, steps, notes), rank, lacks)
 

@@ -379,7 +379,7 @@ def test_the_order_of_files_is_that_of_their_times_and_is_said(tmp_path: Path) -
         os.utime(tmp_path / f"{name}.npy", ns=(at * 10**9, at * 10**9))
     run = read(tmp_path)
     assert [path for _, path, _ in run.called()] == ["", "stem", "mlp", "head"]
-    assert any("the order of calls, for which that in which" in text for _, _, text in run.notes)
+    assert any("the order of calls is taken to be that in which" in text for _, _, text in run.notes)
 
 
 def test_what_a_pattern_does_not_fit_is_said(tmp_path: Path) -> None:

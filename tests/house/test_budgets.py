@@ -14,7 +14,7 @@ MOST_FILES = 25
 """of Python, in a folder of tests"""
 
 AT_MOST = {
-    "": 77_097,
+    "": 77_095,
     "verdict": 7_720,
     "answer": 2_060,
     "diagnosis": 5_640,
@@ -27,7 +27,7 @@ AT_MOST = {
     "store": 3_820,
     "settings": 2_480,
     "checks": 2_970,
-    "dumps": 1_267,
+    "dumps": 1_265,
 }
 """by folder of the package; the first is all of it"""
 MOST_CONSTANTS = 50
