@@ -108,6 +108,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "zip-bomb": (bomb, "for which the file has no room"),
     "shape-of-terabytes": (claims, "for which the file has no room"),
     "no-array": (written("a.npy", b"\x93NUMPY\x01\x00"), "is damaged"),
+    "no-header": (written("a.npy", b"\x93NUMPY\x01\x00\x0a\x00{'descr': \n"), "is damaged"),
     "no-archive": (written("a.npz", b"PK"), "is damaged"),
     "no-safetensors": (written("a.safetensors", b"\xff" * 8), "no safetensors file"),
     "nothing": (written("notes.txt", b"x"), "no dump that probe reads"),
