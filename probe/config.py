@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import enum
@@ -58,6 +59,22 @@ _ALIASES = {"L0": "module", "L1": "op"}
 """levels as mindstudio-probe has them"""
 
 
+@dataclass(frozen=True)
+class Point:
+    """A value inside the code of modules that is recorded: an entry of ``points``."""
+
+    module: str
+    """path or class of modules, as ``modules`` has them"""
+    after: str
+    """the line of code behind which the value stands"""
+    value: str
+    """an expression"""
+    name: str
+    """under which it is recorded"""
+    line: int | None = None
+    """number of the line in its file, where several read the same"""
+
+
 class RecordOptions(TypedDict, total=False):
     """The options of `probe.start`, which has their meaning, for functions that pass them on."""
 
@@ -73,6 +90,7 @@ class RecordOptions(TypedDict, total=False):
     on_loss_jump: bool | float | None
     batch: BatchName | None
     compression: CompressionName | None
+    points: str | os.PathLike[str] | Iterable[Mapping[str, Any]] | None
     parallel: Mapping[str, Any] | None
     config: str | os.PathLike[str] | Mapping[str, Any] | None
     overwrite: bool | None
@@ -102,6 +120,8 @@ class RecordConfig:
     """record the step after one whose loss exceeds so many times the running median in full"""
     batch: Batch = Batch.HASH
     compression: Compression | None = None
+    points: tuple[Point, ...] = ()
+    """values inside the code of modules"""
     folder: str = field(default="", metadata=_OF_ANOTHER_TOOL)
     """where recordings go that have no path"""
     said: str = field(default="", metadata=_OF_ANOTHER_TOOL)
@@ -152,6 +172,7 @@ class RecordConfig:
             on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
             batch=batch,
             compression=_compression(merged.get("compression"), task, batch),
+            points=_points(merged.get("points")),
             folder=folder,
             said=said,
         )
@@ -199,15 +220,15 @@ class RecordConfig:
             return True
         excluded = [pattern[1:] for pattern in self.modules if pattern.startswith("!")]
         included = [pattern for pattern in self.modules if not pattern.startswith("!")]
-        if _matches(excluded, path, class_name):
+        if matches(excluded, path, class_name):
             return False
-        return not included or _matches(included, path, class_name)
+        return not included or matches(included, path, class_name)
 
     def wants_values(self, path: str, class_name: str) -> bool:
         """Return True if the tensors of a module are to be recorded in full."""
         if self.task is not Task.TENSOR:
             return False
-        return self.tensors is None or _matches(list(self.tensors), path, class_name)
+        return self.tensors is None or matches(list(self.tensors), path, class_name)
 
     def unmatched(self, modules: Sequence[tuple[str, str]]) -> Iterator[str]:
         """Yield, in words, the patterns of ``modules`` and ``tensors`` that choose none of the (path, class name)."""
@@ -217,12 +238,12 @@ class RecordConfig:
                 chosen = (
                     (pattern, whole) if whole in patterns else (pattern,)
                 )  # a module that has none inside is no mistake
-                if pattern.startswith("!") or any(_matches(list(chosen), *module) for module in modules):
+                if pattern.startswith("!") or any(matches(list(chosen), *module) for module in modules):
                     continue
                 if pattern.startswith(_PART):
                     yield f"no module has {pattern[1:]!r} in its path or class, upper and lower case apart: it chooses nothing ({option})"
                 else:
-                    yield f"{option}={pattern!r} matches no module{_hint(pattern, modules)}"
+                    yield f"{option}={pattern!r} matches no module{hint(pattern, modules)}"
 
     def as_json(self) -> dict[str, object]:
         """Return the options as they are stored in the file."""
@@ -238,10 +259,12 @@ class RecordConfig:
             "on_loss_jump": self.on_loss_jump,
             "batch": None if self.batch is Batch.HASH else self.batch.value,
             "compression": None if self.compression is None else self.compression.value,
+            **({"points": [dataclasses.asdict(each) for each in self.points]} if self.points else {}),
         }
 
 
-def _matches(patterns: list[str], path: str, class_name: str) -> bool:
+def matches(patterns: list[str], path: str, class_name: str) -> bool:
+    """Return True if one of the patterns chooses a module."""
     return any(
         pattern[1:] in f"{path}.{class_name}"
         if pattern.startswith(_PART)
@@ -250,7 +273,7 @@ def _matches(patterns: list[str], path: str, class_name: str) -> bool:
     )
 
 
-def _hint(pattern: str, modules: Sequence[tuple[str, str]]) -> str:
+def hint(pattern: str, modules: Sequence[tuple[str, str]]) -> str:
     """Return the names that a pattern may have meant: paths with the same last component before others."""
     known = list(dict.fromkeys(name for module in modules for name in module if name))
     same = [name for name in known if name.rpartition(".")[2] == pattern.rpartition(".")[2]]
@@ -271,6 +294,17 @@ def load_config(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]
     if isinstance(config, Mapping):
         return dict(config)
     path = Path(config)
+    loaded = _read(path)
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} holds a {type(loaded).__name__}; expected names of options and their values")
+    unnamed = [key for key in loaded if not isinstance(key, str)]
+    if unnamed:
+        raise ConfigError(f"{path}: {unnamed[0]!r} is no name of an option")
+    return loaded
+
+
+def _read(path: Path) -> Any:
+    """Return what a YAML or JSON file holds."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST + 1)
@@ -279,16 +313,10 @@ def load_config(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]
     if len(text) > _LARGEST:
         raise ConfigError(f"{path} has more than {_LARGEST} bytes, which no configuration has")
     try:
-        loaded = parsed(text) if path.suffix == ".json" else _from_yaml(text)
+        return parsed(text) if path.suffix == ".json" else _from_yaml(text)
     except (Damaged, *CAUSES) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{path} is not valid {'JSON' if path.suffix == '.json' else 'YAML'}: {cause}") from None
-    if not isinstance(loaded, dict):
-        raise ConfigError(f"{path} holds a {type(loaded).__name__}; expected names of options and their values")
-    unnamed = [key for key in loaded if not isinstance(key, str)]
-    if unnamed:
-        raise ConfigError(f"{path}: {unnamed[0]!r} is no name of an option")
-    return loaded
 
 
 def _from_yaml(text: bytes) -> Any:
@@ -390,6 +418,40 @@ def _patterns(option: str, value: object) -> tuple[str, ...] | None:
     if not all(isinstance(item, str) for item in items):
         raise ConfigError(f"{option}={value!r}: expected module paths, globs or class names, as strings")
     return tuple(items) or None
+
+
+def _points(value: object) -> tuple[Point, ...]:
+    """Return points, given as a list or as a YAML or JSON file with one."""
+    if value is None:
+        return ()
+    where = f"points={value!r}" if isinstance(value, (str, os.PathLike)) else "points"
+    entries = _read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
+    if isinstance(entries, (str, bytes, Mapping)) or not isinstance(entries, Iterable):
+        raise ConfigError(f"{where}: expected a list of points, each with {', '.join(_POINT)}")
+    return tuple(_point(f"{where}, entry {number}", entry) for number, entry in enumerate(entries, 1))
+
+
+_POINT = ("module", "after", "value", "name")
+"""what a point must have"""
+
+
+def _point(where: str, entry: object) -> Point:
+    keys = set(entry) if isinstance(entry, Mapping) else set()
+    if not isinstance(entry, Mapping) or not set(_POINT) <= keys <= {*_POINT, "line"}:
+        raise ConfigError(
+            f"{where}: {entry!r} is no point; expected {', '.join(_POINT)}, and line if several lines read the same"
+        )
+    wrong = next((key for key in _POINT if not isinstance(entry[key], str) or not entry[key].strip()), "")
+    if wrong:
+        raise ConfigError(f"{where}: {wrong}={entry[wrong]!r} is no text")
+    if type(line := entry.get("line")) not in (int, type(None)):
+        raise ConfigError(f"{where}: line={line!r} is no number of a line")
+    try:
+        ast.parse(entry["value"].strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        said = getattr(error, "msg", error)
+        raise ConfigError(f"{where}: value={entry['value']!r} is no expression of Python ({said})") from None
+    return Point(**{key: entry[key].strip() for key in _POINT}, line=line)
 
 
 def _phases(value: object) -> frozenset[Phase] | None:

@@ -74,7 +74,7 @@ class Operation(Protocol):
 class OperationWatch(Protocol):
     """Looks at the operations of the threads that entered it."""
 
-    def enter(self, module: Module) -> bool:
+    def enter(self, module: Module | None) -> bool:
         """Look at those of this thread, which calls a module; False if that module would compute otherwise then."""
 
     def leave(self) -> None:
@@ -141,6 +141,10 @@ class Adapter(abc.ABC):
     """what the framework never tells, in words: it stands in the notes of every file, and is not said aloud"""
     counts_writes: bool = False
     """every write to a weight is seen, on every device"""
+    forward: str = "forward"
+    """the method of modules that computes"""
+    is_compiling: Callable[[], bool] = staticmethod(lambda: False)
+    """whether a compiler reads the program's code and does not run it; it reads this function too"""
 
     # Models
 

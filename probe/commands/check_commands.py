@@ -18,6 +18,7 @@ def check_group() -> None:
                  probe check data a.h5 b.h5
                  probe check weights ckpt_a ckpt_b
                  probe check init a.h5 b.h5
+                 probe check logprobs trainer.npz engine.jsonl
                  probe check config config.json pretrain.sh
                  probe check env a.h5 b.h5
     """

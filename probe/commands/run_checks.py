@@ -1,4 +1,4 @@
-"""The commands ``probe check overflow``, ``data``, ``weights`` and ``init``."""
+"""The commands ``probe check overflow``, ``data``, ``weights``, ``init`` and ``logprobs``."""
 
 from __future__ import annotations
 
@@ -97,6 +97,8 @@ def init_command(a: str, b: str, mapping: str | None, as_json: bool, verbose: bo
     metavar="CHECKPOINT",
     help="B's model before anything was loaded: what is still equal to it was never loaded.",
 )
+@click.option("--before", metavar="CHECKPOINT", help="A's weights before the last update: which of B's are these.")
+@click.option("--base", metavar="CHECKPOINT", help="What A was tuned from: whether B has k times the difference.")
 @_VERBOSE
 @shared.JSON
 def weights_command(a: str, b: str, mapping: str | None, as_json: bool, verbose: bool, **options: Any) -> None:
@@ -109,10 +111,38 @@ def weights_command(a: str, b: str, mapping: str | None, as_json: bool, verbose:
     Exit status: 0 nothing found, 1 found, 2 could not be checked, 3 error.
     Example:     probe check weights reference/ ours/
                  probe check weights hf/ megatron.pt -lm map.yaml --from a.h5 --like b.h5
+                 probe check weights trainer/ engine.safetensors --before step9/ --base base/
     """
     from probe.checks.weights import check_weights
 
     _finish(check_weights(a, b, mapping, **options), as_json, verbose=verbose)
 
 
-COMMANDS: tuple[click.Command, ...] = (overflow_command, data_command, weights_command, init_command)
+@click.command("logprobs")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path(), required=False)
+@click.option(
+    "--atol", type=float, help="Difference up to which a token is noise; 30 · 2⁻⁸, for bfloat16, if not given."
+)
+@click.option("--bound", "bounds", type=float, multiple=True, help="Count the tokens beyond it; may be given several times.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="TABLE.csv", help="A row for each token.")
+@shared.JSON
+def logprobs_command(a: str, b: str | None, as_json: bool, **options: Any) -> None:
+    """Hold log-probabilities of a trainer (A) and of a rollout engine (B) against each other, token by token, and say what form their differences have.
+
+    A and B are .npz, .jsonl or .json files with the keys of verl, slime, NeMo RL, TRL, vLLM or SGLang, or recordings with values. B may be left out
+    where one file has both.
+
+    \b
+    Exit status: 0 nothing found, 1 found, 2 could not be checked, 3 error.
+    Example:     probe check logprobs trainer.npz engine.jsonl
+                 probe check logprobs train_data_step1.jsonl -o tokens.csv
+    """
+    from probe.checks.logprobs import check_logprobs
+
+    _finish(
+        check_logprobs(a, b, **{name: value for name, value in options.items() if value not in (None, ())}), as_json
+    )
+
+
+COMMANDS: tuple[click.Command, ...] = (overflow_command, data_command, weights_command, init_command, logprobs_command)

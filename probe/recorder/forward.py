@@ -73,8 +73,8 @@ class Forward:
         run, calls = self.run, self._calls
         stack = calls.stack
         call = calls.end(index, stack) if run.active else None
-        if self._operations is not None and not stack:
-            self._operations.leave()
+        if self._operations is not None:
+            self._operations.leave(stack[-1].module if stack else -1)
         if call is None:
             return
         if call.step != run.step:

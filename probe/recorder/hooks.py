@@ -48,12 +48,23 @@ class Hooks:
             if self._stepping is not None:
                 self._watch_few_parameters(self._stepping)
         else:
-            self._set(modules, self._removals)
+            chosen = self._chosen()
+            self._set([each for each in modules if each.index in chosen], self._removals)
             self._set_on_parameters(self._removals)
         updates, stepping = self._updates, self._stepping
         before = _in_turn(stepping and stepping.before_update, updates.before_update)
         after = _in_turn(updates.after_update, stepping and stepping.after_update)
         self._removals.append(run.adapter.on_update(optimizer, before, after))
+
+    def _chosen(self) -> set[int]:
+        """Return whose calls are recorded: of all, or, to look below chosen ones, theirs and of what stands around them."""
+        run = self._run
+        found = set(range(len(run.modules)) if run.config.level == "module" else run.roots)
+        for index, keep in enumerate(run.keep):
+            while keep and index >= 0 and index not in found:
+                found.add(index)
+                index = run.modules[index].parent
+        return found
 
     def set_on_functions(self, functions: Sequence[Any]) -> None:
         """Hook loss functions, which are no part of the models, for the numbers that they return."""

@@ -35,6 +35,8 @@ class Operations:
         self._measuring, self._calls, self._gradients = measuring, calls, gradients
         self._indices: dict[tuple[int, str, int], int] = {}
         """by module, name, and number inside one call of the module"""
+        self._closed: set[int] = set()
+        """modules whose own code would compute with another kernel"""
         self._threads = threading.local()
         self._watch = run.adapter.on_operations(self.before, self.after)
 
@@ -44,17 +46,26 @@ class Operations:
         return self._watch is not None
 
     def enter(self, module: object, index: int) -> None:
-        """Begin to look at operations in this thread, which calls a module. Doing it twice does no harm."""
-        if self._watch is not None and not self._watch.enter(module):
+        """Look at operations in this thread if the module that it calls is chosen. Doing it twice does no harm."""
+        if self._watch is None:
+            return
+        if not self.run.keep[index]:
+            self._watch.leave()
+        elif not self._watch.enter(module):
+            self._closed.add(index)
             kind = self.run.modules[index].class_name
             self.run.note(
                 f"operations of {kind}'s own code are not recorded: it would compute with another kernel", index
             )
 
-    def leave(self) -> None:
-        """Look at operations in this thread no longer."""
-        if self._watch is not None:
+    def leave(self, caller: int = -1) -> None:
+        """End a call: look at operations further if the module that made it is chosen, −1 for none."""
+        if self._watch is None:
+            return
+        if caller < 0 or not self.run.keep[caller] or caller in self._closed:
             self._watch.leave()
+        else:
+            self._watch.enter(None)
 
     @property
     def _pending(self) -> list[Call | None]:

@@ -28,6 +28,7 @@ from probe.recorder.measuring import Measuring
 from probe.recorder.models import add_models
 from probe.recorder.operations import Operations
 from probe.recorder.outcome import Outcome
+from probe.recorder.points.recording import Points
 from probe.recorder.run import Run, guarded
 from probe.recorder.triggers import Triggers
 from probe.recorder.updates import Updates
@@ -90,6 +91,7 @@ class Recorder:
         if functions is not None:
             self._stepping = Stepping(run, self._calls, self._updates, self.step, self.look_at_loss)
         self._hooks = Hooks(run, forward, self._gradients, self._updates, self._stepping)
+        self._points = Points(run, self._calls, self.log)
         self._scalars: list[tuple[int, str, float]] = []
         self._has_looked_at_loss = False
         self._room_is_known = False
@@ -104,6 +106,7 @@ class Recorder:
             with adapter.unseen():
                 hookable = add_models(run, models)
                 contents.add(models)
+                self._points.put(hookable)
                 self._hooks.set(hookable, optimizer)
                 self._hooks.set_on_functions(functions or ())
                 self._begin_step()
@@ -369,6 +372,7 @@ class Recorder:
         self._updates.end_step()
         self._gradients.end_step()
         self._note_silence()
+        self._points.note_unreached()
         now = run.next_seq()
         for call in self._calls.all:
             if call.end < 0:
@@ -435,6 +439,7 @@ class Recorder:
     def _end_once(self) -> None:
         self.run.end()
         self._hooks.take_off()
+        self._points.take_out()
         if self._operations is not None:
             self._operations.leave()
         buffers.release()

@@ -119,7 +119,12 @@ def _path(tensor: Seen | Underflow) -> str:
     return plain(tensor.path) or "(root)"
 
 
-# Data
+def _tables(page: _Page) -> None:
+    """Add the tables that a result gives itself, and what to do next."""
+    for title, head, rows in page.result.tables:
+        page.table(title, head, rows)
+    for each in page.result.next:
+        page.out.append(f"{wrapped(each, page.room, '  → ', '    ')}\n", style="bold")
 
 
 def _data(page: _Page) -> None:
@@ -131,9 +136,6 @@ def _data(page: _Page) -> None:
         text = plain(sample.text, len(sample.text) if page.verbose else LONGEST_LIST)
         lead = f"  {sample.side} " if sample.side else "  "
         page.out.append(f"{wrapped(text, page.room, lead, ' ' * len(lead))}\n")
-
-
-# Weights
 
 
 def _weights(page: _Page) -> None:
@@ -154,9 +156,6 @@ def _apart(row: WeightRow) -> float:
 def _of_weight(row: WeightRow) -> tuple[str, ...]:
     ratio = "equal" if row.is_equal else "–" if math.isnan(row.norm_ratio) else f"{row.norm_ratio:.4f}"
     return plain(row.name_b), *map(_number, (row.a.mean, row.b.mean, row.a.variance, row.b.variance)), ratio
-
-
-# Initial weights
 
 
 def _initial(page: _Page) -> None:
@@ -241,6 +240,6 @@ def _size(tensor: Seen) -> str:
 
 
 _BODIES: Mapping[str, Callable[[_Page], None]] = {
-    "data": _data, "weights": _weights, "initial": _initial, "overflow": _overflow,
+    "data": _data, "weights": _weights, "initial": _initial, "overflow": _overflow, "logprobs": _tables,
 }  # fmt: skip
 """what a check shows behind its lines, by its name"""

@@ -60,7 +60,8 @@ class AdapterContract(TensorContract, ObservationContract):
             probe.log("temperature", 2.5)
             return (output * output).sum()
 
-        probe.start(model, path, task="tensor")
+        point = {"module": "Net", "after": 'probe.log("hidden", hidden)', "value": "[None, hidden]", "name": "point"}
+        probe.start(model, path, task="tensor", points=[point])
         value = self.differentiate(loss, model)
         probe.step(loss=value, lr=0.1)
         probe.stop()
@@ -69,8 +70,10 @@ class AdapterContract(TensorContract, ObservationContract):
         assert squares.path == "" and np.array_equal(squares.values, run.one(path="", role="output").values ** 2)
         hidden = run.one(phase="forward", role="value", slot="hidden").values
         assert np.array_equal(hidden, run.one(path="block", role="output").values)
-        gradient = run.one(role="grad_output", slot="hidden").values
-        assert np.array_equal(gradient, run.one(path="head", role=self.of_input).values)
+        assert np.array_equal(hidden, run.one(phase="forward", role="value", slot="point.1").values)
+        for slot in ("hidden", "point.1"):
+            gradient = run.one(role="grad_output", slot=slot).values
+            assert np.array_equal(gradient, run.one(path="head", role=self.of_input).values)
         assert {s[1]: s[2] for s in run.scalars} == {
             "temperature": 2.5, "lr": 0.1, "loss": pytest.approx(float(squares.values.sum()), rel=1e-6)
         }  # fmt: skip

@@ -23,10 +23,7 @@ from tests.cli.running import net, record, run
 from tests.toys import gpt
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "other-tools.md"
-EXAMPLE = {
-    "task": "statistics", "dump_path": "/home/data_dump", "rank": [], "step": [0], "level": "mix", "async_dump": False,
-    "statistics": {"scope": [], "list": [], "tensor_list": [], "data_mode": ["all"], "summary_mode": "statistics"},
-}  # fmt: skip
+EXAMPLE = json.loads((Path(__file__).parents[1] / "data" / "msprobe-config.json").read_text())
 """of the guide for MindSpeed and LLaMA-Factory"""
 DUMP_EXAMPLE = {
     "common_dump_settings": {

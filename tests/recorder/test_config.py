@@ -174,6 +174,9 @@ def test_phases_and_ranks() -> None:
     assert all(RecordConfig().wants_phase(phase) for phase in Phase) and RecordConfig().wants_rank(9)
 
 
+POINT = {"module": "A", "after": "x = y", "value": "x", "name": "seen"}
+
+
 @pytest.mark.parametrize(
     "options, text",
     [
@@ -193,11 +196,19 @@ def test_phases_and_ranks() -> None:
         ({"on_loss_jump": 10**400}, f"on_loss_jump={10**400}: expected True, False, or a factor above 1"),
         ({"on_loss_jump": "3"}, "on_loss_jump='3': expected True, False, or a factor above 1"),
         ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors, "
-                       "on_nonfinite, on_loss_jump, batch, compression"),
+                       "on_nonfinite, on_loss_jump, batch, compression, points"),
         ({"batch": "id"}, "batch='id' is not known; expected 'hash' or 'all' or 'ids'"),
         ({"compression": "gzip", "task": "tensor"}, "compression='gzip' is not known; expected 'lz4' or 'zstd'"),
         ({"compression": "lz4", "batch": "all"}, "compression='lz4' is for values, and task='statistics' records none: leave it out, "
                                                  "or record with task='tensor'"),
+        ({"points": {"module": "A"}}, "points: expected a list of points, each with module, after, value, name"),
+        ({"points": [{"module": "A"}]}, "points, entry 1: {'module': 'A'} is no point; expected module, after, value, name, "
+                                        "and line if several lines read the same"),
+        ({"points": [{**POINT, "name": " "}]}, "points, entry 1: name=' ' is no text"),
+        ({"points": [{**POINT, "line": "12"}]}, "points, entry 1: line='12' is no number of a line"),
+        ({"points": [POINT, {**POINT, "value": "x +"}]}, "points, entry 2: value='x +' is no expression of Python "
+                                                         "(invalid syntax)"),
+        ({"points": "none.yaml"}, "cannot read the configuration none.yaml: No such file or directory"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
@@ -237,20 +248,13 @@ def test_files_that_cannot_be_used(name: str, content: bytes | None, text: str, 
 
 def test_it_is_frozen_and_goes_into_the_file() -> None:
     config = RecordConfig.from_options(
-        steps=[1, "2-3", "every 5"],
-        ranks=1,
-        modules="a*",
-        phases="init",
-        tensors="b",
-        on_nonfinite=True,
-        on_loss_jump=4,
-        batch="ids",
-        compression="zstd",
-    )
+        steps=[1, "2-3", "every 5"], ranks=1, modules="a*", phases="init", tensors="b", on_nonfinite=True,
+        on_loss_jump=4, batch="ids", compression="zstd", points=[{**POINT, "line": 3}, POINT],
+    )  # fmt: skip
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.task = Task.TENSOR  # type: ignore[misc]
     assert json.loads(json.dumps(config.as_json())) == {
         "task": "tensor", "level": "module", "steps": [[1, 1], [2, 3], "every 5"], "ranks": [1], "modules": ["a*"],
         "phases": ["init"], "tensors": ["b"], "on_nonfinite": True, "on_loss_jump": 4.0, "batch": "ids",
-        "compression": "zstd",
+        "compression": "zstd", "points": [{**POINT, "line": 3}, {**POINT, "line": None}],
     }  # fmt: skip

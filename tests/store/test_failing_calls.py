@@ -6,11 +6,13 @@ import ast
 import contextlib
 import errno
 import functools
+import io
 import mmap
 import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from probe.config import Compression
 from probe.errors import StoreError
 from probe.records import CompressionName
 from probe.store import compression, journal
+from probe.store.reading.hdf5 import open_on
 from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
 from probe.store.writing import system
@@ -196,6 +199,13 @@ def test_an_error_that_lives_until_the_end_does_not_crash_the_process(command: s
     assert done.returncode == 3 and done.stderr.startswith(b"Error: a.h5 is not an HDF5 file")
 
 
+def test_what_opening_raises_has_no_frames_of_h5py() -> None:
+    """That they crash a process depends on the version of h5py."""
+    with pytest.raises(OSError, match="signature") as raised:
+        open_on(io.BytesIO(b"x" * 5000), "r")
+    assert not any("h5py" in frame.filename for frame in traceback.extract_tb(raised.value.__traceback__))
+
+
 def large(number: int) -> np.ndarray:
     """Return values that are written past the system's cache: many of them, at the border of a page."""
     array = np.frombuffer(mmap.mmap(-1, 2 * LEAST), np.float64)
@@ -313,6 +323,7 @@ def test_a_limit_on_the_size_of_files(how: str, expected_full: killing.Expected,
 
 TMPFS = """
 import sys
+import traceback
 from tests.store.test_failing_calls import *
 
 shutil.disk_usage = lambda path: shutil._ntuple_diskusage(1 << 50, 0, 1 << 50)  # what is foretold is another message

@@ -40,6 +40,7 @@ class MindSporeAdapter(Adapter):
 
     framework = "mindspore"
     version = str(mindspore.__version__)
+    forward = "construct"
     silent = "code that mindspore.jit compiles runs without hooks; leave mindspore.jit out while you record"
 
     def __init__(self) -> None:

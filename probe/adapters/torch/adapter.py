@@ -60,6 +60,7 @@ class TorchAdapter(Adapter):
     framework = "torch"
     version = str(torch.__version__)
     counts_writes = True
+    is_compiling = staticmethod(torch.compiler.is_compiling)
 
     def __init__(self) -> None:
         self._backwards: Backwards | None = None
@@ -176,14 +177,11 @@ class TorchAdapter(Adapter):
 
     def sample_of(self, tensor: torch.Tensor) -> bytes | None:
         plain = held(tensor)
-        if (
-            not plain.numel() or not plain.is_contiguous() or not plain.untyped_storage().nbytes()
-        ):  # freed, as FSDP does
+        # the last is freed, as FSDP does
+        if not plain.numel() or not plain.is_contiguous() or not plain.untyped_storage().nbytes():
             return None
-        with Quiet():  # what is written through .data has a version of its own
-            some = (
-                plain.detach().view(-1)[:: max(1, plain.numel() // _SAMPLED)].clone()
-            )  # a storage that numpy saw keeps its size
+        with Quiet():  # what is written through .data has a version of its own; a storage that numpy saw keeps its size
+            some = plain.detach().view(-1)[:: max(1, plain.numel() // _SAMPLED)].clone()
             return some.view(torch.uint8).cpu().numpy().tobytes()
 
     def measure(self, tensor: torch.Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:

@@ -64,7 +64,7 @@ class Functions(TorchFunctionMode):
         super().__init__()
         self._before, self._after = before, after
 
-    def enter(self, module: torch.nn.Module) -> bool:
+    def enter(self, module: torch.nn.Module | None) -> bool:
         """Look at the functions that this thread calls; doing it twice does no harm."""
         if isinstance(module, _ASKING):
             self.leave()

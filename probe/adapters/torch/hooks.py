@@ -117,16 +117,16 @@ def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
 
 
 class _PreHook(CallHook):
-    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # asked in this order, so that the module is no guard of what is compiled
-        if not torch.compiler.is_dynamo_compiling() and self._module() is module:
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        # asked in this order, so that the module is no guard of what is compiled; without kwargs it was taken off meanwhile
+        if not torch.compiler.is_dynamo_compiling() and self._module() is module and kwargs is not None:
             self._call(args, kwargs)
 
 
 class _PostHook(CallHook):
-    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-        if not torch.compiler.is_dynamo_compiling() and self._module() is module:
-            self._call(output, output is None and _raised())
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], *output: object) -> None:
+        if not torch.compiler.is_dynamo_compiling() and self._module() is module and output:
+            self._call(output[0], output[0] is None and _raised())
 
 
 class GradientHook:

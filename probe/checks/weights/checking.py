@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probe.checkpoints import Checkpoint, Stored, open_checkpoint
 from probe.checks.outcome import CheckResult, Line, State, fine, unchecked
+from probe.checks.weights.explaining import Held, explained_lines, explanations
 from probe.checks.weights.judging import finite_lines, loaded_lines, never_loaded, size_lines
 from probe.checks.weights.measuring import WeightRow, measured
 from probe.checks.weights.pairing import Pairing, WeightPair, paired_weights
+from probe.errors import ConversionError
 from probe.notes import note
 from probe.numbers.statistics import is_float
 from probe.records import DirectionName
@@ -32,11 +34,14 @@ class Weights(CheckResult):
     """B's weights that were never loaded, or trained"""
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    explained: dict[str, str] = field(default_factory=dict)
+    """codes of `probe.checks.weights.explaining.EXPLANATIONS`, by the names of B's weights"""
 
 
 def check_weights(
     a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any] | None = None, *, source: Any = None,
-    like: Any = None, init: str | Path | None = None, direction: DirectionName | None = None,
+    like: Any = None, init: str | Path | None = None, before: str | Path | None = None, base: str | Path | None = None,
+    direction: DirectionName | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Weights:  # fmt: skip
     """Hold the weights of two trained checkpoints against each other: mean, variance and norm of each.
@@ -52,6 +57,10 @@ def check_weights(
         or one side packs what the other keeps apart
     init
         a checkpoint of B's model as it was before anything was loaded: what is still equal to it was never loaded
+    before
+        A's weights before the last update: which of B's are these
+    base
+        what A was tuned from: whether B has k times the difference; ``before`` if it is not given
     direction
         which side the mapping is written from
     progress
@@ -76,11 +85,36 @@ def check_weights(
     for done, pair in enumerate(pairs, 1):
         rows.append(measured(pair))
         progress(done, len(pairs))
-    fresh = never_loaded(rows, [] if init is None else _still_fresh(pairs, open_checkpoint(init)))
-    trained = [row for row in rows if row not in [each for each, _ in fresh]]
-    lines = [*finite_lines(rows), *loaded_lines(rows, fresh), *size_lines(trained), *_pairs(pairing, len(pairs))]
+    earlier = [_earlier(file, second, mapping, source, like, direction) for file in (before, base)]
+    differing = [pair for pair, row in zip(pairs, rows, strict=True) if not (row.is_equal or row.a.bad or row.b.bad)]
+    found = explanations((pair.name_b, _held(pair, *earlier)) for pair in differing)
+    others = [row for row in rows if row.name_b not in found]
+    fresh = never_loaded(others, [] if init is None else _still_fresh(pairs, open_checkpoint(init)))
     names = tuple(row.name_b for row, _ in fresh)
-    return Weights(files, tuple(lines), tuple(rows), names, pairing.only_a, pairing.only_b)
+    trained = [row for row in others if row.name_b not in names]
+    are_same = before is not None or base is not None
+    left = [pair.name_b for pair in differing if (are_same or found) and pair.name_b not in (*found, *names)]
+    lines = [*finite_lines(rows), *explained_lines(found, left, are_same)]
+    if others:
+        lines += [*loaded_lines(others, fresh), *size_lines(trained)]
+    lines += _pairs(pairing, len(pairs))
+    codes = {name: code for name, (code, _) in found.items()}
+    return Weights(files, tuple(lines), tuple(rows), names, pairing.only_a, pairing.only_b, codes)
+
+
+def _earlier(file: str | Path | None, second: Checkpoint, *how: Any) -> Mapping[str, Any]:
+    """Return what reads the weights of a third file, by B's names; the file has A's names or B's."""
+    if file is None:
+        return {}
+    third = open_checkpoint(file)
+    found = paired_weights(third, second, *how).pairs or paired_weights(third, second).pairs
+    if not found:
+        raise ConversionError(f"no weight of {file} has a counterpart in B: expected A's names, or B's")
+    return {pair.name_b: pair.a for pair in found}
+
+
+def _held(pair: WeightPair, before: Mapping[str, Any], base: Mapping[str, Any]) -> Held:
+    return Held(pair.a(), pair.b(), *(each[pair.name_b]() if pair.name_b in each else None for each in (before, base)))
 
 
 def _floats(tensors: Mapping[str, Stored]) -> int:

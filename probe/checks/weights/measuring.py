@@ -127,7 +127,7 @@ def numbers_of(values: np.ndarray) -> Numbers:
     """Return the numbers of an array, added up in float64."""
     total = squares = largest = 0.0
     count = bad = 0
-    for part in _parts(values):
+    for part in parts(values):
         finite = part[np.isfinite(part)]
         bad += part.size - finite.size
         count += finite.size
@@ -141,7 +141,8 @@ def numbers_of(values: np.ndarray) -> Numbers:
     return Numbers(count, mean, math.sqrt(max(squares / count - mean**2, 0.0)), math.sqrt(squares), largest, bad)
 
 
-def _parts(values: np.ndarray) -> Iterator[np.ndarray]:
+def parts(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the elements of an array in float64, some at a time."""
     flat = values.reshape(-1)
     yield from (flat[start : start + _PART].astype(np.float64) for start in range(0, flat.size, _PART))
 
@@ -159,7 +160,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> float:
     sums = np.zeros(5)
-    for x, y in zip(_parts(a), _parts(b), strict=True):
+    for x, y in zip(parts(a), parts(b), strict=True):
         sums += (x.sum(), y.sum(), x @ y, x @ x, y @ y)
     size = a.size
     if not size:

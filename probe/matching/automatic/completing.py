@@ -92,18 +92,28 @@ def _match_all(found: Found, kept: list[Pair]) -> None:
     if 0 not in found.of_a and 0 not in found.of_b:
         found.pair(0, 0, Reason.SAME_STRUCTURE, 1.0)
         todo.insert(0, (0, 0, 1.0))
-    while todo:
-        todo += match_inside(found, *todo.pop())
+    seen = _look_inside(found, todo)
     for i, j in found.pins.items():
         alike = likeness.of_classes(found.a.tree.class_name(i), found.b.tree.class_name(j)) >= 0
         if alike and not found.a.tree.children[i] and not found.b.tree.children[j]:
             found.pair(i, j, Reason.SAME_VALUES, _FAR)
     match_inner(found)
     drop_straddling(found)
+    inside = [(i, j, found.confidence(i)) for i, j in found.of_a.items() if i not in seen and found.a.tree.children[i]]
+    _look_inside(found, inside)
     match_between(found)
     match_by_names(found)
     match_alone(found)
     drop_straddling(found)
+
+
+def _look_inside(found: Found, todo: list[tuple[int, int, float]]) -> set[int]:
+    """Pair what stands inside of pairs, and so on down; return the modules of A that were looked into."""
+    seen = set()
+    while todo:
+        seen.add(todo[-1][0])
+        todo += match_inside(found, *todo.pop())
+    return seen
 
 
 def _drop_homeless(found: Found) -> None:

@@ -44,19 +44,19 @@ def match_inner(found: Found) -> None:
             if norms_a[i] != norms_b[j] and 0 in (norms_a[i], norms_b[j]):
                 continue  # one returns what it computes, the other that normed
             both = _shared(found, "A", i, j)
-            whole_b = totals_b[j]
-            if both and whole_b:
+            if both and totals_b[j]:
                 back = both if not found.sides["B"].parts else _shared(found, "B", j, i)
                 untold = _UNTOLD * min(untold_a[i], untold_b[j])  # which of them is which is not known: all are here
+                own = [sorted(w.size for w in side.weights[k]) for side, k in ((a, i), (b, j))]
+                untold += _UNTOLD * (own[0] == own[1] != [])
                 both, back = both + untold, back + untold
-                share = (min(1.0, both / totals_a[i]) + min(1.0, back / whole_b)) / 2
+                share = (min(1.0, both / totals_a[i]) + min(1.0, back / totals_b[j])) / 2
                 if share >= _ENOUGH:
                     scored.append((share, i, j))
     scored.sort(key=lambda each: (-each[0], a.begin[each[1]], b.begin[each[2]]))
     for share, i, j in scored:
         if i not in found.of_a and j not in found.of_b and stands_right(found, i, j):
-            sure, reason = _certainty(found, i)
-            found.pair(i, j, reason, min(_MOST_SURE, share) * sure)
+            found.pair(i, j, *_certainty(found, i, min(_MOST_SURE, share)))
 
 
 def _weight(side: Outline, index: int) -> float:
@@ -119,14 +119,14 @@ def stands_right(found: Found, i: int, j: int) -> bool:
     return True
 
 
-def _certainty(found: Found, i: int) -> tuple[float, Reason]:
-    """Return how sure the pairs inside are, and what most of them rest on."""
+def _certainty(found: Found, i: int, share: float) -> tuple[Reason, float]:
+    """Return what most of the pairs inside rest on, and how sure they are, of a share that is inside."""
     inside = [k for k in _held(found.a, i) if k in found.of_a]
     if not inside:
-        return 0.8, Reason.SAME_STRUCTURE
+        return Reason.SAME_STRUCTURE, 0.8 * share
     sure = sum(found.confidence(k) for k in inside) / len(inside)
     by_values = sum(k in found.why and found.why[k][0] is Reason.SAME_VALUES for k in inside)
-    return sure, Reason.SAME_VALUES if 2 * by_values > len(inside) else Reason.SAME_STRUCTURE
+    return (Reason.SAME_VALUES if 2 * by_values > len(inside) else Reason.SAME_STRUCTURE), share * sure
 
 
 def drop_straddling(found: Found) -> None:

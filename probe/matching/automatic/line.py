@@ -67,8 +67,7 @@ class Line:
             j = self.found.pins.get(i)
             if j not in theirs or not self._may(i, j) or not self._is_one(i, j):
                 continue
-            around = self._around(i, j)
-            if around is None:
+            if (around := self._around(i, j)) is None:
                 self.found.pair(i, j, Reason.SAME_VALUES, min(_PROVEN, self.confidence + 0.3))
             else:
                 keep_inside(self.found, *around, i, j)
@@ -122,12 +121,11 @@ class Line:
 
     def _keep_single(self, i: int, j: int, score: float, sure: float, is_alone: bool = False) -> None:
         """Keep a pair; what is alone of its sizes between two that are known is no other layer if its weights differ, but a finding."""
-        same = values.agree(self.a, i, self.b, j)
         if not self._is_one(i, j):
             one = Bundle("A", j, (i,)) if self.b.tree.children[j] else Bundle("B", i, (j,))
             keep_fused(self.found, one, self.confidence)
             return
-        if same:
+        if values.agree(self.a, i, self.b, j):
             self.found.pair(i, j, Reason.SAME_VALUES, min(_PROVEN, self.confidence + 0.1))
             return
         doubt = 0.8 if self.found.weights_differ(i, j) and not is_alone else 1.0

@@ -281,7 +281,7 @@ def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
     if records is not None:
         made.buffers = _buffers_of(reader, records)
         calls = reader.of_step("calls", first)
-        calls = calls[calls["recomputed"] == 0]
+        calls = calls[(calls["recomputed"] == 0) & (calls["module"] < len(tree))]  # operations stand behind the modules
         calls = calls[np.argsort(calls["seq"])[::-1]]
         made.first_call = dict(zip(calls["module"].tolist(), calls["seq"].tolist(), strict=True))
         made.inputs, made.outputs = (_seen(reader, records, role) for role in (Role.INPUT, Role.OUTPUT))

@@ -12,6 +12,7 @@ from probe.answer.result import Divergence, SlotResult
 from probe.answer.runs import RunSummary
 from probe.matching.changes import ChangeKind
 from probe.notes import Note, note
+from probe.numbers.choices import flips
 from probe.records import NEVER_STEPPED, REPLACED, Phase, Role
 from probe.settings.behind_last_step import changed_behind
 from probe.verdict.coverage import trivial
@@ -79,14 +80,12 @@ class Doubts:
             path = (findings[0].a or findings[0].b)[0].path
             self.doubt(note("weights-at-step-unknown", step=step.a.step, path=path, side=lacking))
             findings = []
-        alone = _gradient_without_outputs(verdicts) if findings else None
-        if alone is not None:
+        if findings and (alone := _gradient_without_outputs(verdicts)) is not None:
             self.doubt(alone)
             findings = []
         self._look_for_nan(step, verdicts)
         self.notes += (*modes_note(step), *verdicts.told, *_healed(step, verdicts))
-        if step.padding:
-            self.notes += (each for each in _padded(step) if each not in self.notes)
+        self.notes += (each for each in (_padded(step) if step.padding else ()) if each not in self.notes)
         if verdicts.unused_factor != 1:
             scaling = note("gradients-scaled", factor=float(f"{verdicts.unused_factor:.6g}"))
             self.notes.append(note("factor-not-used", scaling=scaling, advice=note("loss-scaling")))
@@ -105,6 +104,7 @@ class Doubts:
                 self.doubt(*trivial.mostly_not_comparable(ends, True))
             if all(each.code != "held-in-parts" for each in self.reasons):
                 self.doubt(*_in_parts(step))
+            self.notes += flips(verdicts.routed)
             states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
             if verdicts.routed and (hidden := states.count(State.OPEN)) > _MOST_OPEN * len(states):
                 self.doubt(note("behind-other-routing", count=hidden, total=len(states)))

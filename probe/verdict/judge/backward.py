@@ -209,7 +209,8 @@ class _Backward:
         if event.role is Role.GRAD_OUTPUT:
             return not (lacking.of(Role.GRAD_INPUT) or half.has_gradient(lacking.module))
         same_framework = Role.GRAD_INPUT in half.roles and not self.judging.step.is_across_frameworks
-        is_leaf = bool(lacking.of(Role.GRAD_OUTPUT)) and not lacking.inner
+        given, made = ({each.hash for each in lacking.of(role).values()} for role in (Role.INPUT, Role.OUTPUT))
+        is_leaf = bool(lacking.of(Role.GRAD_OUTPUT)) and not (lacking.inner or (given & made) - {None})  # no identity
         return is_leaf and same_framework and self._learns_before(forward)
 
     def _learns_before(self, value: Event) -> bool:

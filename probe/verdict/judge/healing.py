@@ -1,7 +1,7 @@
 """A difference that every use takes back is one of representation.
 
-All that a call does leaves it through what it returns. So a tensor that differs, while all that is made of it agrees,
-was only written otherwise: a moved factor, a fused activation, a residual inside the norm, a mask of other numbers.
+All that a call does leaves it through what it returns, and its buffers. So a tensor that differs, while all that is
+made of it agrees, was only written otherwise: a moved factor, a fused activation, a residual inside the norm.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from probe.records import Role
+from probe.ranks.opening import is_of_ranks
+from probe.records import Phase, Role
 from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.graph import Graph
@@ -25,13 +26,12 @@ _DEEP = 60
 
 
 def may_be_written_otherwise(step: Step, event: Event) -> bool:
-    """Return True between different code: other classes or frameworks around the tensor, or the two programs."""
+    """Return True between different code: other classes or frameworks around the tensor, ranks, or the two programs."""
     node = event.node
     assert node is not None
-    if node.parent is None:
+    if node.parent is None or step.is_across_frameworks or any(is_of_ranks(side.reader) for side in (step.a, step.b)):
         return True
-    around = [each for each in (node, node.parent) if each is not None]
-    return step.is_across_frameworks or any(step.is_other_code(each.a.module) for each in around)
+    return any(step.is_other_code(each.a.module) for each in (node, node.parent))
 
 
 @dataclass
@@ -69,15 +69,15 @@ class Healing:
             return False
         first, *rest = sorted(known, key=lambda use: use.at)  # what is behind the first may have a fault of its own
         gone = (self._error(use) <= FADES * error or self._is_taken_back(event, error, use) for use in rest)
-        return self._is_taken_back(event, error, first) and all(gone)
+        nodes = {use.node.a.module for use in known if use.node is not None}
+        buffers = self.step.parameters.events(Phase.UPDATE, Role.BUFFER)  # running statistics may keep it
+        is_kept = any(self._error(each) > CARRIED * error for each in buffers if each.place and each.place[0] in nodes)
+        return not is_kept and self._is_taken_back(event, error, first) and all(gone)
 
     def _is_taken_back(self, event: Event, error: float, use: Event) -> bool:
-        limit = FORWARD.limit(max(self.u, use.u), self.sources)
-        left = self._error(use)
-        if limit > JUDGES_NOTHING:
-            return False
-        if left <= limit:
-            return self._is_gone(event, error, use, left)
+        limit, left = FORWARD.limit(max(self.u, use.u), self.sources), self._error(use)
+        if left <= limit or limit > JUDGES_NOTHING:
+            return limit <= JUDGES_NOTHING and self._is_gone(event, error, use, left)
         return left >= CARRIED * error and self.heals(use)
 
     def _is_gone(self, event: Event, error: float, use: Event, left: float) -> bool:

@@ -28,17 +28,16 @@ _AGREE = 0.03
 
 def judge_weights(judging: Judging) -> None:
     """Judge the weights of the first step; take those that an earlier step left as sources."""
-    step, verdicts = judging.step, judging.verdicts
+    step, verdicts, first = judging.step, judging.verdicts, judging.is_first
     drift = BACKWARD.k if step.a.step else 1.0  # of steps that were not recorded
-    seen = [bounded(error.size) for _, error, _ in judging.before.weights if not (error.is_bound or judging.is_first)]
+    seen = [bounded(error.size) for _, error, _ in judging.before.weights if not error.is_bound]
     wrong = []
     for event, error, excess in judging.before.weights:
         assert event.place is not None and event.a is not None
         module = event.place[0]
         own = 0.0 if event.a.kind == "integer" else WEIGHTS.floor(event.u)
         limit = widened(own, steps_before=drift * own)
-        check = Check(error.size, limit, False)
-        check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if judging.is_first else check
+        check = judging.check(event, error, limit, WEIGHTS, event.u, 0.0) if first else Check(error.size, limit, False)
         may_be = module not in step.pair_of or step.is_across_frameworks or step.is_other_code(module)
         may_be &= check.is_wrong and not check.is_consequence and error.size > _WRITTEN_OTHERWISE
         if may_be and _module_agrees(judging, module, error.size):
@@ -50,7 +49,8 @@ def judge_weights(judging: Judging) -> None:
                 judging.blames(Phase.INIT, event, "mapping", check, error=error, facts=(line,))
             else:
                 wrong.append(Wrong(check.share, event, error, check.limit, "weight", check))
-        _take(judging, event, max([bounded(error.size), *(seen if error.is_bound else ())]), excess)  # of a bound
+        size = max(error.size, limit, *seen) if error.is_bound and not first else error.size  # of a bound, as its limit
+        _take(judging, event, bounded(size), excess)
     for event, error, excess in judging.before.found.values():
         _take(judging, event, bounded(error.size), excess)
     for event in step.parameters.events(Phase.UPDATE, Role.DELTA) if not judging.is_first else ():
@@ -106,10 +106,9 @@ def judge_buffers(judging: Judging) -> None:
         is_counter = event.a.kind == "integer"  # counts calls, or what they saw: outputs show what it is used for
         is_wrong = check.is_wrong and not (is_counter or is_behind or check.is_consequence)
         is_wrong = is_wrong and not (step.is_across_frameworks and _is_divided_otherwise(judging, event, was, limit))
-        is_open = bool(check.code) or (is_counter and error.size > 0)
-        state = State.INTRODUCED if is_wrong else State.OPEN if is_open else State.AGREES
-        own = bounded(error.size)
-        verdicts.add(Verdict(event, state, own, u, check.limit, code=check.code, sources=sources, check=check))
+        state = State.OPEN if check.code or (is_counter and error.size > 0) else State.AGREES
+        state, known = State.INTRODUCED if is_wrong else state, {"code": check.code, "sources": sources, "check": check}
+        verdicts.add(Verdict(event, state, bounded(error.size), u, check.limit, **known))
         if is_wrong:
             judging.blames(Phase.FORWARD, event, "buffer", check, error=error)
     for event in verdicts.differing_buffers.values():  # nothing may show one that no call writes to

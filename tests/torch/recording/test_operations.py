@@ -114,19 +114,24 @@ def test_a_training_is_bitwise_the_same(how, level) -> None:
 def test_code_that_asks_whether_functions_are_looked_at_takes_the_kernel_that_it_takes_anyway() -> None:
     torch.manual_seed(0)
     inner = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
-    net, x = nn.Sequential(Block(), Last(), inner).eval(), torch.randn(3, 5, 8)
+    net, x = nn.Sequential(Block(), Last(inner)).eval(), torch.randn(3, 5, 8)
     with torch.no_grad():
         plain = net(x)
         with probe.capture(net, "a.h5", task="tensor", level="mix", quiet=True):
             recorded = net(x)
     assert torch.equal(plain, recorded)
-    inside = {path.split("/")[0] for path in operations()}
-    assert {"0", "1"} <= inside and "2.layers.0.self_attn" not in inside
+    found = operations().keys()
+    assert {"0/softmax.0", "1/add.0", "1/softmax.0"} <= found  # before and behind that code too
+    assert not any(path.startswith(("1.inner/", "1.inner.layers.0.self_attn/")) for path in found)
 
 
 class Last(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
     def forward(self, given):
-        return given[0] + given[1]
+        return self.inner(given[0] + given[1]).softmax(-1)
 
 
 def operations(path: str = "a.h5"):
@@ -145,6 +150,13 @@ def test_operations_have_paths_functions_arguments_and_lines() -> None:
     assert not any(name in each for each in found for name in ("/size", "/shape", "/dim"))
 
 
+def test_an_operation_that_raised_is_marked_as_one() -> None:
+    train(path="a.h5", level="mix", steps=1)
+    run = Recording("a.h5")
+    raised = {run.modules[int(call["module"])].path for call in run.calls if call["raised"]}
+    assert raised == {"first/cat.0", "second/cat.0"}
+
+
 def test_what_an_operation_in_place_is_given_is_what_it_was() -> None:
     train(path="a.h5", level="mix", task="tensor", steps=1)
     seen = Recording("a.h5")
@@ -161,8 +173,14 @@ def test_gradients_of_what_operations_return_are_recorded() -> None:
 
 
 def test_only_chosen_modules_have_operations() -> None:
-    train(path="a.h5", level="mix", modules=["second"])
-    assert {each.rpartition("/")[0] for each in operations()} == {"second"}
+    seen = []
+    net = Net()
+    net.first.register_forward_hook(lambda *_: seen.append(_get_current_function_mode_stack()))
+    with probe.capture(net, "a.h5", level="mix", modules=["second"], quiet=True):
+        net(torch.randn(3, 8))
+    assert {each.rpartition("/")[0] for each in operations()} == {"second"} and seen == [[]]
+    run = Recording("a.h5")  # nor do calls of the others cost anything
+    assert {path for _, path, _ in run.called() if "/" not in path} == {"", "second"}
 
 
 def test_at_level_op_modules_have_no_tensors_but_the_model() -> None:

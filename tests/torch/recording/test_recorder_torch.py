@@ -387,6 +387,14 @@ def test_a_step_in_full_among_norms(tmp_path: Path) -> None:
     assert len(run.find(step=1, phase="gradient")) == 6
 
 
+@pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
+def test_a_hook_of_the_program_may_stop_the_recording(tmp_path: Path, register: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    getattr(net[1], register)(lambda *_: probe.stop())  # then PyTorch calls what was taken off without its arguments
+    probe.start(net, tmp_path / "a.h5")
+    assert net(torch.ones(2, 4)).shape == (2, 4)
+
+
 def test_what_a_hook_says_points_at_the_line_that_called_the_model(tmp_path: Path) -> None:
     class Evil(dict):
         def items(self) -> None:

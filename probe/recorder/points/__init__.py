@@ -1,0 +1,1 @@
+"""Values inside the code of modules, which no hook reaches."""
