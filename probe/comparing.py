@@ -16,6 +16,7 @@ from probe.answer.runs import summary_of
 from probe.answer.shift import Shift
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.diagnosis.beside import Beside, with_change
+from probe.dumps.given import recording_of
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.paired import paired_modules, with_enclosing
@@ -72,7 +73,8 @@ def compare(
     Parameters
     ----------
     a, b
-        files written by `probe.start`, or recordings that `probe.open` opened; A is the baseline if one side is trusted
+        files written by `probe.start`, recordings that `probe.open` opened, or other tools' dumps as `probe import` reads
+        them; A is the baseline if one side is trusted
     mapping
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     steps
@@ -120,6 +122,8 @@ def compare(
         fit A; the scheduler is not known, or ``resume`` is a file of another comparison
     """
     parsed, shift = load_mapping(mapping), Shift.of(steps)
+    a, b, reference = recording_of(a), recording_of(b), recording_of(reference)
+    noise = [*map(recording_of, [noise] if isinstance(noise, (str, os.PathLike)) else noise)]
     with open_reader(a, dict(parsed.dims)) as first, open_reader(b, dict(parsed.dims)) as second:
         first.require_steps()
         second.require_steps()

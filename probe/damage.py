@@ -10,6 +10,7 @@ import csv
 import json
 import pickle
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from probe.errors import FormatError, ProbeError, StoreError
 
 CAUSES = (
     OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError, AssertionError,
-    SystemError, struct.error, zlib.error, zipfile.BadZipFile, csv.Error, pickle.PickleError,
+    SystemError, SyntaxError, struct.error, zlib.error, zipfile.BadZipFile, csv.Error, pickle.PickleError, tokenize.TokenError,
 )  # fmt: skip
 """what libraries raise of bytes that nobody meant them to read; RuntimeError has RecursionError and what zipfile does not implement"""
 AGAIN = "copy it again from where it was written, or write it again"

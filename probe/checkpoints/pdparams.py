@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,12 +19,20 @@ _PARTS = "UnpackBigParamInfor@@"
 
 
 class PdparamsFile(WeightFile):
-    """A file of the format; it is read whole when a tensor is asked for, and kept until `forget` is called."""
+    """A file of the format; it is read whole when a tensor is asked for, and kept until `forget` is called.
+
+    Parameters
+    ----------
+    path
+        the file
+    arrays_in
+        returns the arrays by name of an open file, given that and the path
+    """
 
     framework = "paddle"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, arrays_in: Callable[[IO[bytes], Path], dict[str, np.ndarray]] | None = None) -> None:
+        self.path, self._arrays_in = path, arrays_in or _arrays_in
         self._arrays: dict[str, np.ndarray] | None = None
         self.tensors = {name: Stored(name, a.dtype, a.shape) for name, a in self._all().items()}
         self.forget()
@@ -38,19 +46,20 @@ class PdparamsFile(WeightFile):
     def _all(self) -> dict[str, np.ndarray]:
         if self._arrays is None:
             with self.path.open("rb") as file:
-                found = WeightsUnpickler(file, self.path).load()
-            arrays = _plain(found, self.path)
-            size = self.path.stat().st_size
-            large = next((name for name, value in arrays.items() if value.nbytes > size), None)
-            if large is not None:
-                raise Damaged(f"{large} has {arrays[large].nbytes} bytes, for which the file has no room")
-            objects = [name for name, value in arrays.items() if value.dtype.kind not in "biufc"]
-            if objects:
-                raise ConversionError(
-                    f"{self.path}: {objects[0]} is an array of {arrays[objects[0]].dtype}, not of numbers"
-                )
-            self._arrays = {name: _array(value) for name, value in arrays.items()}
+                self._arrays = self._arrays_in(file, self.path)
         return self._arrays
+
+
+def _arrays_in(file: IO[bytes], path: Path) -> dict[str, np.ndarray]:
+    arrays = _plain(WeightsUnpickler(file, path).load(), path)
+    size = path.stat().st_size
+    large = next((name for name, value in arrays.items() if value.nbytes > size), None)
+    if large is not None:
+        raise Damaged(f"{large} has {arrays[large].nbytes} bytes, for which the file has no room")
+    objects = [name for name, value in arrays.items() if value.dtype.kind not in "biufc"]
+    if objects:
+        raise ConversionError(f"{path}: {objects[0]} is an array of {arrays[objects[0]].dtype}, not of numbers")
+    return {name: _array(value) for name, value in arrays.items()}
 
 
 def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray], framework: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -89,14 +89,22 @@ def _storage(pid: Any) -> _Storage:
 
 
 class TorchFile(WeightFile):
-    """A file of the format, its pickle read."""
+    """A file of the format, its pickle read.
+
+    Parameters
+    ----------
+    path
+        the file
+    named
+        returns the tensors by name of what was read, given that, the path, and the class of a tensor
+    """
 
     framework = "torch"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, named: Callable[[Any, Path, type], Mapping[str, Any]] = state_dict_in) -> None:
         self.path = path
         found, self._bytes_of = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)
-        self._views: dict[str, _View] = dict(state_dict_in(found, path, _View))
+        self._views: dict[str, _View] = dict(named(found, path, _View))
         self.tensors = {name: Stored(name, view.dtype, view.shape) for name, view in self._views.items()}
 
     def read(self, name: str) -> np.ndarray:

@@ -578,6 +578,10 @@ main.add_later(
     "Give a recording to other programs: TensorBoard, or any that reads HDF5.",
 )  # fmt: skip
 main.add_later(
+    "import", "probe.commands.import_command", "import_command",
+    "Write another tool's dump as a recording, which every other command reads.",
+)  # fmt: skip
+main.add_later(
     "presets", "probe.commands.preset_commands", "presets_command", "List the acceptance tables of --preset."
 )
 main.add_later("map", "probe.commands.map_commands", "map_group", "Layer mappings: what takes the place of what.")

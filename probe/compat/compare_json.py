@@ -37,12 +37,13 @@ def read_compare_json(path: str | Path) -> CompareFile:
     """Return the recordings that a compare.json names.
 
     A path may be a recording, or lead to the folder of ``dump_path`` or into what mindstudio-probe would have made of it
-    (``step0``, ``rank0``, ``dump.json``): then the recording in that folder is taken.
+    (``step0``, ``rank0``, ``dump.json``): then the recording in that folder is taken. Where there is none, a path to a dump
+    of mindstudio-probe stands for that dump.
 
     Raises
     ------
     StoreError
-        a file is not there, is a dump of mindstudio-probe itself, or a folder holds no recording or several
+        a file is not there, or a folder holds no recording or several
     ConfigError
         it is not JSON, or names no two paths
     """
@@ -87,10 +88,7 @@ def _recording(file: Path, name: str, value: str) -> Path:
         names = ", ".join(each.name for each in found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
         raise StoreError(f"{where}: {folder} holds {len(found)} recordings ({names}); name one of them")
     if given.name in _DUMPS and given.is_file() or any(next(given.glob(f"**/{dump}"), None) for dump in _DUMPS):
-        raise StoreError(
-            f"{where} is a dump of mindstudio-probe, which probe does not read: record again with the import changed to "
-            "probe.compat.msprobe, or compare these dumps with msprobe compare"
-        )
+        return given
     raise StoreError(
         f"{where}: {'no recording in' if folder.is_dir() else 'there is no'} {folder}; expected a .h5 file there"
     )

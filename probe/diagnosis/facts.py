@@ -65,20 +65,20 @@ def _own_code(step: Step, finding: Finding) -> Said:
     if event is None or event.node is None:
         return [], _code_of(step, None)
     node = event.node
-    errors = [error.size for each in node.inputs if (error := step.error(each)) is not None]
+    errors = [error for each in node.inputs if (error := step.error(each)) is not None]
     weights = step.parameters.events(Phase.INIT, Role.PARAM)
     own = [each for each in weights if each.place and each.place[0] == node.a.module]
     lone = [each for each in own if not each.is_paired]
     known = [step.error(each) for each in own if each.is_paired] if not step.a.step else []
     are_equal = bool(known) and not lone and all(each is not None and not each.is_bound for each in known)
     equal = note("parameters-equal") if are_equal else None
-    alone = note("output-alone-differs", error=max(errors, default=0.0), weights=equal)
-    alone = alone if errors or not node.inputs else note("inputs-not-compared")
-    facts = [] if finding.is_behind else [alone]
-    for each in lone:
-        facts.append(note("parameter-on-one-side", slot=each.slot_a or each.slot_b, side="A" if each.a else "B"))
-    is_norm = "norm" in node.a.class_name.casefold()
-    advice = note("settings-of-norm" if is_norm else "settings-of-module")
+    size, is_bound = max((error.size for error in errors), default=0.0), any(error.is_bound for error in errors)
+    code = "output-alone-differs-as-summaries-tell" if is_bound else "output-alone-differs"
+    are_told = errors or (not node.inputs and Role.INPUT in step.a.roles)
+    alone = note(code, error=size, weights=equal) if are_told else note("inputs-not-compared")
+    facts, sides = [] if finding.is_behind else [alone], [(each, "A" if each.a else "B") for each in lone]
+    facts += [note("parameter-on-one-side", slot=each.slot_a or each.slot_b, side=side) for each, side in sides]
+    advice = note("settings-of-norm" if "norm" in node.a.class_name.casefold() else "settings-of-module")
     advice = _code_of(step, node) if node.inner or node.a.is_operation else advice
     if len({each.a is None for each in lone}) == 1:
         advice = note("parameter-is-missing", slot=lone[0].slot_a or lone[0].slot_b, side="B" if lone[0].a else "A")

@@ -88,9 +88,8 @@ class Side:
 
     def __init__(self, reader: Reader, step: int, views: Mapping[Place, View], *, begins: bool = False) -> None:
         self.reader, self.step, self.begins = reader, step, begins
-        self.framework = reader.info.framework
-        self.groups = reader.groups_of(step)
-        self.scalars = reader.scalars_of(step)
+        self.framework, self.groups = reader.info.framework, reader.groups_of(step)
+        self.scalars, self._has_summaries = reader.scalars_of(step), "summaries" in reader.info.config
         recorded = [(p.module, p.slot) for p in reader.parameters]
         self._names = dict(zip(recorded, (p.canonical_slot for p in reader.parameters), strict=True))
         self._names |= {place: view.name for place, view in views.items()}
@@ -250,7 +249,7 @@ class Side:
         bad = row["nan"], row["posinf"], row["neginf"]
         key = (row["hash_lo"], row["hash_hi"], kind) if kind else None
         known = sketch if kind and not (is_other_sketch or np.isnan(sketch[0])) else None
-        rest = bool(row["requires_grad"]), axes, reader, row["tensor"], at
+        rest = bool(row["requires_grad"]), axes, reader, row["tensor"], at, not kind and self._has_summaries
         return Tensor(shape, row["dtype"].decode(), *numbers, bad, row["zeros"], key, known, *rest, sums=sums)
 
     def left(self) -> dict[tuple[Role, Place], Tensor]:
@@ -272,8 +271,7 @@ class Side:
 
 
 def _as_dicts(rows: np.ndarray) -> Iterator[dict[str, Any]]:
-    names = rows.dtype.names or ()
-    return (dict(zip(names, row, strict=True)) for row in rows.tolist())
+    return (dict(zip(rows.dtype.names or (), row, strict=True)) for row in rows.tolist())
 
 
 def steps_of(reader: Reader) -> list[int]:

@@ -43,6 +43,8 @@ class Tensor:
     """number of its values in the recording, −1 without"""
     row: int = -1
     """among the records of the step"""
+    is_summary: bool = False
+    """another tool's summary: NaN, infinities and zeros were not counted, sums have the precision of the tensor"""
     parts: tuple[tuple[Tensor, ...], ...] = ()
     """what it is made of, in rows as for `probe.numbers.fused.fuse`; terms of a sum without a fusion"""
     fusion: Fusion | None = None
@@ -93,10 +95,10 @@ class Tensor:
 
     @property
     def is_known(self) -> bool:
-        """Whether more than norms was recorded: a hash stands with all statistics."""
+        """Whether more than norms was recorded: a hash stands with all statistics, and a summary for them."""
         if self.parts:
             return all(part.is_known for row in self.parts for part in row)
-        return self.reader is None or self.hash is not None or self.factor != 1
+        return self.reader is None or self.hash is not None or self.factor != 1 or self.is_summary
 
     def times(self, factor: float) -> Tensor:
         """Return a multiple."""

@@ -34,7 +34,7 @@ FOR_HELP = {
 }
 NOT_TO_COMPARE = [
     "session", "recorder", "recording", "store.writing.writer", "reproducibility", "conversion", "checkpoints",
-    "curve_comparison", "report.serving", "commands.map_commands", "commands.export_commands", "report.tensorboard",
+    "curve_comparison", "report.serving", "commands.map_commands", "commands.export_commands", "report.tensorboard", "dumps.importing",
     "report.html", "report.notebook", "report.plots", "report.formats", "report.inspect", "report.checks", "checks", "commands.check_commands",
 ]  # fmt: skip
 WHERE_IT_IS_ASKED_FOR = [

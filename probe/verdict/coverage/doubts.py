@@ -203,6 +203,9 @@ class Doubts:
         nan = self.nan or (None if are_trained else next(iter(self.overflowed.values()), None))
         if nan is not None:
             self.doubt(note("not-judged-behind-nan", nan=nan))
+        bounds = sum(row.metrics.is_lower_bound for row in known)
+        if bounds and any("summaries" in reader.info.config for reader in tally.readers):
+            self.doubt(note("summaries-alone", count=bounds, total=len(known)))
         self.notes += self.alone.notes()
         self.notes += changed_behind(tally.readers, steps[-1]) if steps else ()
         told = [row for row in known if row.role is not Role.DELTA] if tally.has_updates else known

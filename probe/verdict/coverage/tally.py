@@ -142,14 +142,12 @@ def given(step: Step, verdicts: Verdicts) -> Iterator[Event]:
 
 def passes(step: Step, name: str) -> set[int]:
     """Return the passes of a side, by the numbers that both sides have."""
-    half = step.a if name == "A" else step.b
-    return {micro_in(step, call, name) for call in half.calls}
+    return {micro_in(step, call, name) for call in (step.a if name == "A" else step.b).calls}
 
 
 def micro_in(step: Step, call: Call, name: str) -> int:
     """Return the pass of a call, by the number that both sides have."""
-    targets = step.batches.of_a if name == "A" else step.batches.of_b
-    return targets.get(call.micro, call.micro)
+    return (step.batches.of_a if name == "A" else step.batches.of_b).get(call.micro, call.micro)
 
 
 def loose_calls(step: Step, name: str) -> Iterator[Call]:

@@ -58,12 +58,14 @@ def from_statistics(a: Tensor, b: Tensor) -> Error:
         apart = float(np.linalg.norm(theirs - mine)) / larger
         if apart > SAME:
             return Error(apart, a.norm, b.norm, view=View.SKETCH)
-    gaps = [abs(a.low - b.low), abs(a.high - b.high), math.sqrt(a.size) * abs(a.mean - b.mean), abs(a.norm - b.norm)]
+    exact = larger * (SAME if a.is_summary or b.is_summary else _EXACT)
+    sums = math.sqrt(a.size) * abs(a.mean - b.mean), abs(a.norm - b.norm)
+    gaps = [abs(a.low - b.low), abs(a.high - b.high), *(gap for gap in sums if gap > exact)]
     gap = max((gap for gap in gaps if not math.isnan(gap)), default=0.0) / larger
     return Error(gap if gap > _EXACT else 0.0, a.norm, b.norm, view=View.STATISTICS, is_bound=True)
 
 
 def look_permuted(a: Tensor, b: Tensor) -> bool:
-    """Return True if norms, minima and maxima are alike, as they are of the same elements in another order."""
-    pairs = ((a.low, b.low), (a.high, b.high), (a.norm, b.norm))
-    return all(math.isclose(x, y, rel_tol=SAME, abs_tol=1e-12) for x, y in pairs)
+    """Return True if norms, minima and maxima that are known are alike, as of the same elements in another order."""
+    pairs, is_summary = ((a.low, b.low), (a.high, b.high), (a.norm, b.norm)), a.is_summary or b.is_summary
+    return all((is_summary and math.isnan(x + y)) or math.isclose(x, y, rel_tol=SAME, abs_tol=1e-12) for x, y in pairs)

@@ -35,14 +35,15 @@ def measure(
         return Error(0.0, a.norm, b.norm, view=View.EQUAL, max_abs=0.0)
     if not a.size:
         return Error(0.0)
-    masks = mask_error(a, b) if is_given or not a.kind == b.kind == "integer" else None
+    is_counted = not (a.is_summary or b.is_summary)
+    masks = mask_error(a, b) if is_counted and (is_given or not a.kind == b.kind == "integer") else None
     if masks is not None:
         return masks
     if a.kind != b.kind or are_masked_otherwise(a, b):
         return None
     if a.has_values and b.has_values and can_be_laid(a.form, b.form):
         return from_values(a, b, may_permute)
-    if a.bad != b.bad:
+    if a.bad != b.bad and (is_counted or any(bool(x) != bool(y) for x, y in zip(a.bad, b.bad, strict=True))):
         return Error(math.inf, a.norm, b.norm, view=View.NON_FINITE)
     if math.isinf(max(a.norm, b.norm)) and not any(a.bad):  # squares overflow
         return None
@@ -53,6 +54,6 @@ def measure(
             return None
         return replace(from_statistics(a, b), view=View.PERMUTED) if may_permute and look_permuted(a, b) else found
     if a.kind == "integer":
-        is_told = a.zeros != b.zeros or not look_permuted(a, b)
+        is_told = (is_counted and a.zeros != b.zeros) or not look_permuted(a, b)
         return Error(1 / a.size, a.norm, b.norm, view=View.INTEGERS) if is_told else None
     return None if math.isnan(a.norm + b.norm) else from_statistics(a, b)

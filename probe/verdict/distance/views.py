@@ -77,6 +77,5 @@ def seen_error(a: Tensor, b: Tensor, gradients: tuple[Tensor, Tensor], measure: 
     if not all(each.has_values and each.form == a.form and len(each.form) > 1 for each in tensors):
         return None
     is_seen = np.any([(each.values() != 0).any(-1) for each in gradients], axis=0)
-    if is_seen.all() or not is_seen.any():
-        return None
-    return measure(a.values()[is_seen], b.values()[is_seen])
+    is_part = is_seen.any() and not is_seen.all()
+    return measure(a.values()[is_seen], b.values()[is_seen]) if is_part else None

@@ -36,8 +36,7 @@ def softmax_gain(step: Step, segment: Node | None) -> float:
         made = [tensor for tensor in given if _is_value(tensor) and fill_of(tensor) is None]
         made = made if len(made) > 1 else []
     largest = sorted(tensor.rms for tensor in made if math.isfinite(tensor.rms))[-2:]
-    size = math.prod(largest) if len(largest) > 1 else sum(largest) ** 2
-    return max(1.0, size / _SCORES)
+    return max(1.0, (math.prod(largest) if len(largest) > 1 else sum(largest) ** 2) / _SCORES)
 
 
 def product_condition(step: Step, event: Event) -> float:

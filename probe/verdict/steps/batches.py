@@ -50,11 +50,9 @@ class Batches:
 
 def batches_of(a: Side, b: Side) -> Batches:
     """Join passes of the side that has more, if together they were given what the other side was."""
-    part = _part_of_batch(a, b)
-    if part:
+    if part := _part_of_batch(a, b):
         return Batches(are_same=False, part=part)
-    found = [_joined_passes(a, b, micros_of) for micros_of in (_training, _evaluations)]
-    trained, evaluated = found
+    trained, evaluated = (_joined_passes(a, b, micros_of) for micros_of in (_training, _evaluations))
     if trained is None:
         return Batches(are_same=False, differing=_differing(a, b))
     of_a, of_b, order = trained
@@ -92,9 +90,8 @@ def _joined_passes(a: Side, b: Side, micros_of: Callable[[Side], list[int]]) -> 
         return None
     targets = {micro: theirs[at // share] for at, micro in enumerate(mine)}
     order = _order_of(many, few, targets)
-    if order is None:
-        return None
-    return (targets, {}, order) if many is a else ({}, targets, order)
+    both = (targets, {}) if many is a else ({}, targets)
+    return None if order is None else (*both, order)
 
 
 def _order_of(many: Side, few: Side, targets: Mapping[int, int]) -> Order | None:

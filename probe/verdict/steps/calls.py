@@ -57,8 +57,7 @@ def _aligned(
 ) -> Iterable[tuple[Group, Group]]:
     """Pair the calls of two modules: in order, or by equal inputs; if one side made more, by callers and place."""
     if len(mine) == len(theirs):
-        order = _by_inputs(mine, theirs)
-        return [(group, theirs[at]) for group, at in zip(mine, order, strict=True)]
+        return [(group, theirs[at]) for group, at in zip(mine, _by_inputs(mine, theirs), strict=True)]
     has_more = len(mine) > len(theirs)
     found, left = [], list(mine if has_more else theirs)
     for group in theirs if has_more else mine:

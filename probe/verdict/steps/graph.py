@@ -82,6 +82,9 @@ class Graph:
             if inner.a.end < event.at:
                 found += inner.outputs
             found += [each for each in inner.inputs if self.producer(each) is None]
+        while segment.parent is not None and Role.INPUT not in self.step.a.roles:  # a dump of outputs alone
+            segment = segment.parent
+            found += [out for inner in segment.inner if inner.a.end < event.at for out in inner.outputs]
         return found
 
     def is_handed_on(self, event: Event) -> bool:

@@ -117,5 +117,4 @@ def _by_caller(step: Step, bundle: Bundle) -> Iterator[bool]:
 
 
 def _worst(step: Step, events: Sequence[Event]) -> float | None:
-    found = [error.size for error in map(step.error, events) if error is not None]
-    return max(found, default=None)
+    return max((error.size for error in map(step.error, events) if error is not None), default=None)
