@@ -75,15 +75,16 @@ _ARRAYS: dict[str, Any] = {
 }
 
 
-def _with_arrays(found: Any) -> Any:
-    """Return containers with arrays in the place of what stands for them."""
+def _with_arrays(found: Any, made: dict[int, Any] | None = None) -> Any:
+    """Return containers with arrays in the place of what stands for them; what stands in several places is made once."""
+    made = {} if made is None else made
     if isinstance(found, _Array):
         return found.array
-    if isinstance(found, dict):
-        return {key: _with_arrays(value) for key, value in found.items()}
-    if type(found) in (list, tuple):
-        return type(found)(map(_with_arrays, found))
-    return found
+    if id(found) not in made and isinstance(found, dict):
+        made[id(found)] = {key: _with_arrays(value, made) for key, value in found.items()}
+    elif id(found) not in made and type(found) in (list, tuple):
+        made[id(found)] = type(found)(_with_arrays(each, made) for each in found)
+    return made.get(id(found), found)
 
 
 class WeightsUnpickler(pickle._Unpickler):

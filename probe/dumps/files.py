@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from probe.damage import parsed, reading
 from probe.errors import FormatError, StoreError
 
 MOST_FILES = 500_000
+MOST_PARTS = 1_000_000
 """of one dump"""
 MOST_TEXT = 256 << 20
 """bytes of a JSON or CSV file"""
@@ -72,10 +74,16 @@ def json_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def leaves(found: Any, is_leaf: Callable[[Any], bool], slot: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(
+    found: Any, is_leaf: Callable[[Any], bool], slot: str = "", seen: Counter[str] | None = None
+) -> Iterator[tuple[str, Any]]:
     """Yield what is a leaf of nested lists and mappings, by its slot: ``0``, ``0.1``, ``hidden_states``."""
+    seen = Counter() if seen is None else seen
+    seen["parts"] += 1
+    if seen["parts"] > MOST_PARTS:
+        raise FormatError(f"a list of the dump has more than {MOST_PARTS:,} parts, counted wherever they stand")
     if is_leaf(found):
         yield slot or "0", found
     elif isinstance(found, (Mapping, list, tuple)):
         for name, each in found.items() if isinstance(found, Mapping) else enumerate(found):
-            yield from leaves(each, is_leaf, f"{slot}.{name}" if slot else str(name))
+            yield from leaves(each, is_leaf, f"{slot}.{name}" if slot else str(name), seen)

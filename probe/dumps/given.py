@@ -17,7 +17,17 @@ def recording_of(given: Any) -> Any:
     """
     if not isinstance(given, (str, os.PathLike)) or not os.path.exists(given) or _is_recording(os.fspath(given)):
         return given
-    return _imported(os.path.abspath(given)) or given
+    path = os.path.abspath(given)
+    return _imported(path, _stamp(path)) or given
+
+
+def _stamp(path: str) -> int:
+    """Return a number that changes where a dump is written again."""
+    found = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    known = ((each, os.lstat(each)) for each in ([path] if os.path.isfile(path) else found))
+    return functools.reduce(
+        lambda so_far, each: hash((so_far, each[0], each[1].st_size, each[1].st_mtime_ns)), known, 0
+    )
 
 
 def _is_recording(path: str) -> bool:
@@ -30,8 +40,8 @@ def _is_recording(path: str) -> bool:
 
 
 @functools.cache
-def _imported(path: str) -> str:
-    """Return the recording of a dump; nothing where a folder is none."""
+def _imported(path: str, stamp: int) -> str:
+    """Return the recording of a dump as it is now; nothing where a folder is none."""
     import atexit
     import shutil
     import tempfile

@@ -31,6 +31,7 @@ from probe.store.writing.replacing import replaced
 from probe.store.writing.writer import Writer, now
 from probe.targets import already_there, target_of
 
+_MOST_RANKS = 1 << 20
 _QUEUE = 64 << 20
 """bytes that wait to be written"""
 _HELD = {
@@ -68,6 +69,8 @@ def import_dump(
     if not dumps:
         raise FormatError(f"{source} is a dump of {kind.tool} without a step")
     world = max(len(dumps), *(dump.rank + 1 for dump in dumps)) if len(dumps) > 1 else 1
+    if world > _MOST_RANKS:
+        raise FormatError(f"{source} has a rank {world - 1:,}: expected at most {_MOST_RANKS:,} ranks")
     paths = [target_of(target, dump.rank, world)[0] for dump in dumps]
     for path in paths:
         if path.exists() and not overwrite:

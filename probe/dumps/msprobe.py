@@ -193,6 +193,6 @@ def _tensors(path: Path, name: str, said: object, role: Role, slot: str = "") ->
             numbers = [each.get(key) for key in ("Min", "Max", "Mean", "Norm")]
             summary = summary_of(f"{path}: {name}", dtype_named(str(each["dtype"])), each["shape"], *numbers)
             file = each.get("data_name")
-            stored = inside(path.parent / "dump_tensor_data", file) if isinstance(file, str) else None
+            stored = inside(path.parent, str(Path("dump_tensor_data", file))) if isinstance(file, str) else None
             values = functools.partial(load, stored) if stored is not None and stored.is_file() else None
             yield Seen(role, place, values, summary, bool(each.get("requires_grad")))

@@ -86,4 +86,7 @@ def _inner(route: str, model: str) -> str:
 
 def _load(path: Path, file: object) -> Any:
     """Return what loads a file that PaDiff names by the place where it was written: here it lies beside the JSON."""
-    return functools.partial(load, inside(path.parent, "/".join(Path(str(file)).parts[-2:])))
+    stored = inside(path.parent, "/".join(Path(str(file)).parts[-2:]))
+    if stored.exists() and not stored.is_file():
+        raise FormatError(f"{path} names {stored.name}, which is no file")
+    return functools.partial(load, stored)

@@ -20,9 +20,14 @@ def flips(calls: Iterable[Any]) -> list[Note]:
     for call in calls:
         known = [each for each in call.outputs if each.is_paired and all(x.has_values and len(x.form) > 1 for x in each.both)]  # fmt: skip
         arrays = [[side.values().reshape(-1, side.form[-1]) for side in each.both] for each in known]
-        for here, there in ((a, b) for a, b in arrays if a.shape == b.shape and a.dtype.kind in "iu"):
+        for here, there in ((a, b) for a, b in arrays if a.shape == b.shape and a.dtype.kind in "iu" and a.size):
             flipped, told = ~(here[:, :, None] == there[:, None]).any(-1), ""
-            for x, y in ((x.astype(float), y.astype(float)) for x, y in arrays if len(x) == len(here) and x.shape[1] > here.max()):  # fmt: skip
+            scores = [
+                (x, y) for x, y in arrays if x.shape == y.shape and x.dtype.kind not in "iub" and len(x) == len(here)
+            ]
+            for x, y in (
+                (x.astype(float), y.astype(float)) for x, y in scores if x.shape[1] > max(here.max(), there.max())
+            ):
                 lost = np.subtract(*(np.take_along_axis(x, each, -1).min(-1) for each in (here, there)))
                 told = f", {int((lost > 2 * np.abs(x - y).max(-1)).sum())} by more than the margin of their scores"
             if flipped.any():

@@ -27,6 +27,8 @@ from probe.store.writing.creation import room_of
 
 _RECORD_BYTES = RECORDS.itemsize
 _SKETCHED_BYTES = _RECORD_BYTES + 8 * WIDTH
+_NO_NUMBERS = frozenset(["complex32"])
+"""dtypes of PyTorch that nothing else has"""
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
 _WAITING_BYTES = 256 << 20
@@ -178,6 +180,8 @@ class Measuring:
         try:
             adapter, writer = run.adapter, run.writer
             facts = dtype, shape, requires_grad = adapter.facts(tensor)
+            if dtype in _NO_NUMBERS:
+                raise RecordingError(f"tensors of {dtype} are not recorded: neither numpy nor ml_dtypes has it")
             # where there is no room for them, not even measured
             slot_number, shape_number = writer.slot(slot), writer.shape(shape)
             if axes and len(axes) != len(shape):

@@ -169,4 +169,5 @@ class Operations:
 
 def _is_own(frame: FrameType, module: object) -> bool:
     """Return True if a frame is a ``__call__`` that the module's class has in front of the framework's."""
-    return frame.f_code.co_name == "__call__" and frame.f_locals.get("self") is module
+    own = (vars(kind).get("__call__") for kind in type(module).__mro__)
+    return any(getattr(each, "__code__", None) is frame.f_code for each in own)  # f_locals would keep what it holds

@@ -45,7 +45,7 @@ def metrics_of(event: Event | None, error: Error | None) -> Metrics:
     status = Status.EQUAL if is_equal else Status.NONFINITE if math.isinf(error.size) else Status.COMPARED
     status = Status.PERMUTED if may_be_permuted else status
     product = 2 * error.norm_a * error.norm_b
-    inner = error.norm_a**2 + error.norm_b**2 - error.apart**2
+    inner = error.norm_a * error.norm_a + error.norm_b * error.norm_b - error.apart * error.apart
     cosine = inner / product if product and not error.is_bound else 0.0 if error.size == 1 else math.nan
     cosine = max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) and event is not None else math.nan
     figures = error.max_abs, place_of(event, error), error.max_rel, error.mean_abs

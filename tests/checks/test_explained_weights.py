@@ -77,6 +77,12 @@ def test_what_an_engine_holds_rightly_is_not_found(tmp_path: Path, b: Arrays) ->
     assert set(found.explained.values()) <= {"weights-rounded", "weights-multiple"}
 
 
+def test_a_row_that_an_update_missed_is_found_though_the_factor_is_one(tmp_path: Path) -> None:
+    wrong = {**A, UP: np.concatenate([BASE[UP][:1], A[UP][1:]])}
+    found = held(tmp_path, wrong, A, base=saved(tmp_path / "base.safetensors", BASE))
+    assert [note.facts["names"] for note in found.found if note.code == "weights-unexplained"] == [(UP,)]
+
+
 def test_two_trainings_are_not_held_to_be_the_same(tmp_path: Path) -> None:
     found = held(tmp_path, trained(1))
     assert found.status is Status.CLEAN and not found.explained

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import probe
+from probe.answer.result import Verdict
 from probe.checkpoints import Stored, pdparams, safetensors
 from probe.compat.reprod_log import ReprodLogger
 from probe.dumps.importing import import_dump
@@ -76,6 +77,15 @@ def test_a_fault_of_the_optimizer_is_one_of_the_update(tmp_path: Path) -> None:
     found = probe.compare(a, b).first_divergence
     assert found is not None and (found.step, found.phase.label) == (0, "update")
     assert probe.compare(a, as_msprobe(tmp_path / "c", trained(steps=2))).verdict.value == "aligned"
+
+
+def test_a_dump_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "layer.npy", np.arange(64.0))
+    assert probe.compare(tmp_path / "a", tmp_path / "b").verdict is not Verdict.DIVERGED
+    np.save(tmp_path / "b" / "layer.npy", 3 * np.arange(64.0))
+    assert probe.compare(tmp_path / "a", tmp_path / "b").verdict is Verdict.DIVERGED
 
 
 def test_weights_of_later_steps_do_not_pass_for_noise_in_statistics(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ AT_MOST = {
     "ranks": 3_610,
     "store": 3_820,
     "settings": 2_480,
-    "checks": 4_010,
+    "checks": 4_011,
     "checks/logprobs": 832,
-    "dumps": 1_265,
+    "dumps": 1_289,
 }
 """by folder of the package; the first is all of it, without what is in `BROUGHT`"""
 BROUGHT = {
@@ -39,7 +39,7 @@ BROUGHT = {
     "points inside of code": (412, 340),
     "a trainer against its rollout engine": (1_100, 524),
     "lines of source, of calls of modules too; bisect on eleven faults": (266, 319),
-    "dumps of other tools": (1_298, 895),
+    "dumps of other tools": (1_324, 920),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50

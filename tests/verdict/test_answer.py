@@ -104,7 +104,8 @@ def test_the_table(clean: Clean, faulty: Faulty) -> None:
 NUMBER = (int, float)
 
 
-NODE = {"step": int, "micro": int, "path": str, "class": str, "call": int, "slot": str, "file": str, "line": int}
+NODE = {"step": int, "micro": int, "path": str, "class": str, "call": int, "slot": str, "file": str, "line": int,
+        "called_from": str}  # fmt: skip
 
 
 METRICS = {
@@ -220,7 +221,11 @@ def test_json_has_the_names_of_the_design(
     if fault == "eps":
         first = document["first_divergence"]
         place = {"step": 0, "micro": 0, "path": "layers.1.norm2", "class": "RMSNorm", "call": 0, "slot": "0"}
-        assert first["a"] == first["b"] == [place | {name: first["a"][0][name] for name in ("file", "line")}]
+        assert (
+            first["a"]
+            == first["b"]
+            == [place | {name: first["a"][0][name] for name in ("file", "line", "called_from")}]
+        )
         assert first["a"][0]["file"].endswith("nn.py") and first["a"][0]["line"] > 0
         assert first["estimated"] is (task == "statistics")
         assert (first["metrics"]["max_abs"] is None) is (task == "statistics")

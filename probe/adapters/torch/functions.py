@@ -30,14 +30,7 @@ _PREFIXES = {
 }  # fmt: skip
 _BETWEEN = tuple(
     str(Path(torch.__file__).parent / name)
-    for name in (
-        "overrides.py",
-        "functional.py",
-        "_tensor.py",
-        "_jit_internal.py",
-        "nn/functional.py",
-        "utils/_contextlib.py",
-    )
+    for name in "overrides.py functional.py _tensor.py _jit_internal.py nn/functional.py utils/_contextlib.py".split()
 )
 """files whose frames lie between a function and the program that calls it"""
 
@@ -70,7 +63,12 @@ class Functions(TorchFunctionMode):
             self.leave()
             return False
         if not any(mode is self for mode in _get_current_function_mode_stack()):
-            _push_mode(self)
+            above = [_pop_mode() for _ in _get_current_function_mode_stack()]
+            for mode in (
+                self,
+                *reversed(above),
+            ):  # below those of the program, which takes off the topmost when its own ends
+                _push_mode(mode)
         return True
 
     def leave(self) -> None:

@@ -67,7 +67,7 @@ def sequences_of(path: str | Path, role: str) -> list[Tokens]:
     try:
         records = enumerate(reader(file))
         found = [each for at, record in records for each in _of_record(record, role, f"{path}, record {at}")]
-    except (ValueError, TypeError, BadZipFile) as error:
+    except (ValueError, TypeError, OSError, EOFError, BadZipFile, OverflowError, RecursionError, MemoryError) as error:
         raise FormatError(f"{path} cannot be read: {error}") from None
     if not found:
         raise FormatError(f"{path} holds no sequence: of a recording expected values of ids and logits (task='tensor')")

@@ -115,18 +115,20 @@ def multiple(held: Held) -> Facts | None:
         sums += (update @ update, own @ own, own @ update, b @ b)
     eps = max(float(ml_dtypes.finfo(each.dtype).eps) for each in (held.a, held.b))
     length, rounding = math.sqrt(sums[0]), eps * math.sqrt(sums[3]) / 2
-    if length <= _ROUNDINGS * rounding:
+    if not np.isfinite(sums).all() or length <= _ROUNDINGS * rounding:
         return None
     k = float(sums[2] / sums[0])
     left, error = math.sqrt(max(sums[1] - k * sums[2], 0.0)), _ROUNDINGS * rounding / length / math.sqrt(held.b.size)
-    if left > _UNEXPLAINED * math.sqrt(sums[1]) + 2 * rounding:
+    is_one = abs(k - 1) <= max(error, NEAR)  # then B's are A's weights, and nothing else may differ
+    if left > (0.0 if is_one else _UNEXPLAINED * math.sqrt(sums[1])) + 2 * rounding:
         return None
-    return {"k": k, "is_one": abs(k - 1) <= max(error, NEAR), "is_none": abs(k) <= max(error, NEAR), **_whole(k, error)}
+    return {"k": k, "is_one": is_one, "is_none": abs(k) <= max(error, NEAR), **_whole(k, error)}
 
 
 def _whole(k: float, error: float) -> Facts:
     """Return of which integer a factor is the root, or one over it: of a square it is an integer itself."""
     for factor, is_inverse in ((k, False), (1 / k if k else 0.0, True)):
+        factor = min(factor, 2.0 * MOST_TIMES)
         near = round(factor**2)
         is_near = abs(factor - math.sqrt(near)) <= max(error * factor**2 if is_inverse else error, NEAR * factor)
         if is_near and 2 <= near <= MOST_TIMES**2:

@@ -118,7 +118,7 @@ def _lines(file: str) -> list[str]:
         if path.suffix == ".py" and path.is_absolute() and path.is_file() and path.stat().st_size <= _LARGEST:
             with tokenize.open(path) as stream:
                 return stream.readlines()
-    except (OSError, ValueError, SyntaxError):  # of bytes that are no text, too
+    except (OSError, ValueError, SyntaxError, LookupError):  # of bytes that are no text, too
         pass
     return []
 

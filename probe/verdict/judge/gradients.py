@@ -147,9 +147,8 @@ def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
     node = finding.event.node if finding.event is not None else None
     if node is None or any(each.a is not None and each.a.kind == "integer" for each in node.outputs):
         return False
-    if finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
-        return False
-    return bool(judging.step.a.weights_of(node.a.module))
+    is_one = finding.code == "module" and not node.inner and not judging.step.is_other_code(node.a.module)
+    return is_one and bool(judging.step.a.weights_of(node.a.module))
 
 
 def _is_other_batch(event: Event | None) -> bool:

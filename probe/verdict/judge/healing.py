@@ -29,9 +29,10 @@ def may_be_written_otherwise(step: Step, event: Event) -> bool:
     """Return True between different code: other classes or frameworks around the tensor, ranks, or the two programs."""
     node = event.node
     assert node is not None
-    if node.parent is None or step.is_across_frameworks or any(is_of_ranks(side.reader) for side in (step.a, step.b)):
-        return True
-    return any(step.is_other_code(each.a.module) for each in (node, node.parent))
+    is_layer = event.role is Role.OUTPUT and not node.inner and not step.is_other_code(node.a.module)
+    may_be = node.parent is None or step.is_across_frameworks or any(map(is_of_ranks, (step.a.reader, step.b.reader)))
+    may_be = may_be or any(step.is_other_code(each.a.module) for each in (node, node.parent) if each is not None)
+    return may_be and not (is_layer and step.a.weights_of(node.a.module))  # what it is given and holds tells
 
 
 @dataclass

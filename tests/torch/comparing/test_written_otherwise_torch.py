@@ -606,7 +606,7 @@ def test_columns_as_the_mapping_says_are_aligned(tmp_path: Path, task: str) -> N
 def test_columns_in_another_order_are_not_told_equal_where_nothing_tells(tmp_path: Path) -> None:
     first = compared_patches(tmp_path, "statistics", [0, 1, 2, 3]).first_divergence
     assert (first.phase, first.path) == (Phase.FORWARD, "embeddings.projection")
-    assert first.evidence[0] == "inputs agree (rel 0.0e+00), output differs"
+    assert first.evidence[0].startswith("inputs agree in min, max, mean and norm")  # the patches lie otherwise
     first = compared_patches(tmp_path, "tensor", [0, 1, 2, 3]).first_divergence
     assert (first.phase, first.path) == (Phase.INIT, "embeddings.projection")
 

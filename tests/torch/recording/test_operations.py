@@ -126,6 +126,26 @@ def test_code_that_asks_whether_functions_are_looked_at_takes_the_kernel_that_it
     assert not any(path.startswith(("1.inner/", "1.inner.layers.0.self_attn/")) for path in found)
 
 
+def test_modes_of_the_program_around_such_code_end_where_it_ends_them() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            with Doubling():
+                return self.inner(x, x, x)[0]
+
+    net, seen = Around(), []
+    probe.start(net, "a.h5", level="mix", quiet=True)
+    for _ in range(2):
+        net(torch.randn(2, 3, 8))
+        probe.step()
+        seen.append(_get_current_function_mode_stack())
+    probe.stop()
+    assert seen == [[], []] and _get_current_function_mode_stack() == []
+
+
 class Last(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

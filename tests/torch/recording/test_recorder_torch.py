@@ -387,6 +387,15 @@ def test_a_step_in_full_among_norms(tmp_path: Path) -> None:
     assert len(run.find(step=1, phase="gradient")) == 6
 
 
+def test_a_dtype_that_numpy_has_not_leaves_the_rest_readable(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Identity())
+    net[1].register_forward_hook(lambda *_: torch.zeros(3, dtype=torch.complex32))
+    with pytest.warns(ProbeWarning, match="complex32"), probe.capture(net, tmp_path / "a.h5"):
+        net(torch.ones(2, 4))
+        probe.step()
+    assert Recording(tmp_path / "a.h5").one(path="0", role="output").shape == (2, 4)
+
+
 @pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
 def test_a_hook_of_the_program_may_stop_the_recording(tmp_path: Path, register: str) -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
