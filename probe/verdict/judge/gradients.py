@@ -122,8 +122,7 @@ def drop_unseen(judging: Judging) -> None:
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
     left, events = max(found.size, *judged), judging.step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD)
-    is_seen = any(map(judging.step.lacks, events))
-    if not is_seen and all(_is_gone(judging, finding, left) for finding in verdicts.findings):
+    if all(_is_gone(judging, each, left) for each in verdicts.findings) and not any(map(judging.step.lacks, events)):
         for event in [each.event for each in verdicts.findings if each.event in verdicts.by_event]:
             verdicts.add(replace(verdicts.by_event[event], state=State.HEALED, code="moved-border"))
         verdicts.findings.clear()
