@@ -122,7 +122,8 @@ def drop_unseen(judging: Judging) -> None:
     if not verdicts.findings or not judged or found is None or not loss_agrees(judging):
         return
     left, events = max(found.size, *judged), judging.step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD)
-    if all(_is_gone(judging, each, left) for each in verdicts.findings) and not any(map(judging.step.lacks, events)):
+    is_seen = any(map(judging.step.lacks, events))
+    if not is_seen and all(_is_gone(judging, finding, left) for finding in verdicts.findings):
         for event in [each.event for each in verdicts.findings if each.event in verdicts.by_event]:
             verdicts.add(replace(verdicts.by_event[event], state=State.HEALED, code="moved-border"))
         verdicts.findings.clear()
@@ -146,8 +147,9 @@ def _is_of_one_layer(judging: Judging, finding: Finding) -> bool:
     node = finding.event.node if finding.event is not None else None
     if node is None or any(each.a is not None and each.a.kind == "integer" for each in node.outputs):
         return False
-    is_one = finding.code == "module" and not node.inner and not judging.step.is_other_code(node.a.module)
-    return is_one and bool(judging.step.a.weights_of(node.a.module))
+    if finding.code != "module" or node.inner or judging.step.is_other_code(node.a.module):
+        return False
+    return bool(judging.step.a.weights_of(node.a.module))
 
 
 def _is_other_batch(event: Event | None) -> bool:

@@ -29,12 +29,9 @@ def may_be_written_otherwise(step: Step, event: Event) -> bool:
     """Return True between different code: other classes or frameworks around the tensor, ranks, or the two programs."""
     node = event.node
     assert node is not None
-    error, given = step.error(event), [step.error(each) for each in node.inputs]
-    is_own = error is not None and all(each is not None and each.size <= FADES * error.size for each in given)
-    is_layer = is_own and event.role is Role.OUTPUT and not (node.inner or step.is_other_code(node.a.module))
-    may_be = node.parent is None or step.is_across_frameworks or any(map(is_of_ranks, (step.a.reader, step.b.reader)))
-    may_be = may_be or any(step.is_other_code(each.a.module) for each in (node, node.parent) if each is not None)
-    return may_be and not (is_layer and step.a.weights_of(node.a.module))  # what it is given and holds tells
+    if node.parent is None or step.is_across_frameworks or any(is_of_ranks(side.reader) for side in (step.a, step.b)):
+        return True
+    return any(step.is_other_code(each.a.module) for each in (node, node.parent))
 
 
 @dataclass
@@ -92,4 +89,5 @@ class Healing:
         return left <= FADES * error and not (same_size and its.apart > 0.5 * mine.apart)
 
     def _error(self, event: Event) -> float:
-        return min(found.size, 1e3) if (found := self.step.error(event)) else 0.0
+        found = self.step.error(event)
+        return 0.0 if found is None else min(found.size, 1e3)
