@@ -18,4 +18,6 @@ def test_every_row_is_right(target: str, task: str) -> None:
 
 def test_some_ports_of_the_localisation_benchmark() -> None:
     """Ports to PaddlePaddle and MindSpore of one model: `python -m benchmarks.localisation --part ports` has all."""
-    benchmark("localisation", "--part", "ports", "--mode", "tensor", "--jobs", "1", "--only", "port-bert/*/fp32/gelu*/*")
+    benchmark(
+        "localisation", "--part", "ports", "--mode", "tensor", "--jobs", "1", "--only", "port-bert/*/fp32/gelu*/*"
+    )
