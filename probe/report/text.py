@@ -167,7 +167,7 @@ class _Report(Page):
         self.out.stylize("bold", begins, begins + len(title))
         self._places(first)
         for said in first.facts:
-            if said not in self.mistakes:
+            if said not in self.mistakes and str(said) != first.hint:
                 self._tell(plain(str(said), LONGEST_LIST))
         numbers = _numbers(first)
         if numbers:
