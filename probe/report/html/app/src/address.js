@@ -45,10 +45,11 @@ let waiting = 0;
 /** Write a row into the address; without an entry in the history, and nothing is loaded. */
 export function write(report, row) {
   clearTimeout(waiting);
+  const before = location.hash; // what is typed until then stands: its own event comes after it
   waiting = setTimeout(() => {
     const fragment = fragmentOf(report, row);
     try {
-      if (fragment && fragment !== location.hash) history.replaceState(history.state, "", fragment);
+      if (location.hash === before && fragment && fragment !== location.hash) history.replaceState(history.state, "", fragment);
     } catch {
       // a browser that refuses it: the page works as before
     }
