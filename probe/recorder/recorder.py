@@ -29,7 +29,7 @@ from probe.recorder.models import add_models
 from probe.recorder.operations import Operations
 from probe.recorder.outcome import Outcome
 from probe.recorder.points.recording import Points
-from probe.recorder.run import Run, guarded
+from probe.recorder.run import Run, guarded, set_back
 from probe.recorder.triggers import Triggers
 from probe.recorder.updates import Updates
 from probe.records import NEVER_STEPPED, Phase, Role, StepState
@@ -164,11 +164,13 @@ class Recorder:
         """Whether a module is running, or was left by an interrupt since which the model has not run again."""
         return any(call.end < 0 for call in self._calls.all)
 
+    @set_back
     def is_tensor(self, value: object) -> bool:
         """Return True if a value is a tensor of the models' framework."""
         with self.run.adapter.unseen():
             return self.run.adapter.is_tensor(value)
 
+    @set_back
     def numbers(self, given: Mapping[str, object], call: str) -> dict[str, float]:
         """Return what was given to ``call`` as numbers; what is none is said, and left out."""
         found = {}
@@ -226,6 +228,7 @@ class Recorder:
         """Say once that something which the user gave is not recorded."""
         self.run.note(text, -1)
 
+    @set_back
     def step(self, scalars: dict[str, float], grads: object = None) -> None:
         """Close the step and begin the next one; ``grads`` that are not those of the models' parameters are said, and left out."""
         run = self.run
@@ -243,7 +246,6 @@ class Recorder:
             except Exception as error:  # noqa: BLE001  the training must go on
                 return self._give_up(f"recording to {self.path} failed in probe.step() ({error!r})")
             except BaseException as error:
-                run.adapter.interrupted()
                 with contextlib.suppress(ProbeWarning):
                     self._give_up(f"recording to {self.path} was interrupted in probe.step() ({error!r})")
                 raise
@@ -260,6 +262,7 @@ class Recorder:
             self.note(f"probe.step() was given no gradients that can be recorded: {error}")
             return {}
 
+    @set_back
     def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
         """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
         run, path = self.run, self.path
@@ -280,7 +283,6 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001  the training must go on
                     text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
                 except BaseException as error:
-                    run.adapter.interrupted()
                     interrupted = f"the last step is not in {path}: probe.stop() was interrupted ({error!r})"
                     raise
                 finally:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from probe.adapters.base import Adapter, NamedTensor
 from probe.config import RecordConfig
@@ -14,6 +14,7 @@ from probe.errors import ProbeWarning, warn
 from probe.records import ModuleInfo, ParameterInfo, Phase, Task
 from probe.store.writing.writer import Writer
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _SAID = 1000
 """different messages of a recording"""
 _LONG = 1000
@@ -177,6 +178,20 @@ class Part(Protocol):
     """Whatever has hooks that belong to a run."""
 
     run: Run
+
+
+def set_back(method: _Method) -> _Method:
+    """Leave no mode of the framework behind in a method that the program calls and an interrupt (Ctrl-C) may end."""
+
+    @functools.wraps(method)
+    def ends(self: Part, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            self.run.adapter.interrupted()
+            raise
+
+    return cast(_Method, ends)
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:

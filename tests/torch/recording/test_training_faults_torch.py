@@ -19,13 +19,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import probe
+from probe.adapters.torch.modes import Restored
 from probe.errors import ProbeWarning
 from probe.recorder.measuring import Measuring
 from probe.records import Phase
 from probe.store.reading.reader import Reader
 from probe.testing import Recording, sample
 from tests.limits import HANGS
-from tests.recorder.interrupting import PARTS, interrupt_everywhere
+from tests.recorder.interrupting import PARTS, Interrupt, interrupt_everywhere
+from tests.recorder.interrupting import train as train_interrupted
 from tests.store.killing import Expected
 from tests.torch.faults_torch import batch, said
 from tests.torch.training import hooks
@@ -280,7 +282,17 @@ class Training:
         return [p.detach().numpy().tobytes() for p in self.model.parameters()]
 
     def hooks(self) -> int:
-        return len(hooks(self.model, self.optimizer))
+        return len(hooks(self.model, self.optimizer)) + modes()
+
+
+def modes() -> int:
+    """Return how many modes of PyTorch's are not as a program begins with them."""
+    is_changed = (
+        not torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        not torch._C._is_torch_function_enabled(),
+    )
+    return sum(is_changed) + len(Restored._open.all)
 
 
 @pytest.mark.thorough
@@ -290,6 +302,12 @@ def test_an_interrupt_anywhere_in_probe(part: str, again: bool, tmp_path: Path) 
     """Also where probe has just turned PyTorch's modes off for its own operations."""
     Training(again).attempt(0)
     interrupt_everywhere(functools.partial(Training, again), part, tmp_path)
+
+
+def test_an_interrupt_where_a_step_is_given_numbers_leaves_no_mode(tmp_path: Path) -> None:
+    for at in range(1, 60):
+        train_interrupted(Training, tmp_path / f"{at}.h5", Interrupt(at), "step")
+        assert modes() == 0, at
 
 
 # ---- processes that end --------------------------------------------------------------------------------
