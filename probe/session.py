@@ -278,10 +278,7 @@ def _started(
 
 
 def _begin(
-    target: Path,
-    create: Callable[[], Writer],
-    environment: dict[str, object],
-    record: Callable[[Writer], Recorder],
+    target: Path, create: Callable[[], Writer], environment: dict[str, object], record: Callable[[Writer], Recorder]
 ) -> None:
     """Create the file and set the hooks; leave neither where one of them fails."""
     global _current

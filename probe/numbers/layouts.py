@@ -222,10 +222,7 @@ CLASSES: tuple[tuple[str, str, str], ...] = (
 )
 """classes that do the same, in torch, paddle and mindspore; each row is proven in ``tests/frameworks``"""
 
-_BY_PACONVERT = {
-    "Linear": "paddle.compat.nn.Linear",
-    "MultiHeadAttention": "paddle.compat.nn.MultiheadAttention",
-}
+_BY_PACONVERT = {"Linear": "paddle.compat.nn.Linear", "MultiHeadAttention": "paddle.compat.nn.MultiheadAttention"}
 """what PaConvert 3.3 writes for a class of torch in the place of PaddlePaddle's own counterpart"""
 
 RECURRENT = ("LSTM", "GRU", "RNN", "SimpleRNN")

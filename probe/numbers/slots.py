@@ -14,10 +14,7 @@ _PLAIN = (bool, int, float, str)
 
 
 def flatten(
-    value: object,
-    is_tensor: Callable[[object], bool],
-    slot: str = "",
-    missed: list[tuple[str, object]] | None = None,
+    value: object, is_tensor: Callable[[object], bool], slot: str = "", missed: list[tuple[str, object]] | None = None
 ) -> list[tuple[str, Any]]:
     """Return (slot, tensor) for every tensor in nested lists, tuples, mappings and dataclasses.
 

@@ -15,13 +15,4 @@ from probe.testing.contract import AdapterContract  # noqa: E402
 from probe.testing.kit import AdapterKit  # noqa: E402
 from probe.testing.recording import Recording, Seen  # noqa: E402
 
-__all__ = [
-    "DTYPES",
-    "AdapterContract",
-    "AdapterKit",
-    "Recording",
-    "Seen",
-    "arrays",
-    "assert_stats_agree",
-    "sample",
-]
+__all__ = ["DTYPES", "AdapterContract", "AdapterKit", "Recording", "Seen", "arrays", "assert_stats_agree", "sample"]

@@ -39,11 +39,7 @@ class AdapterContract(TensorContract, ObservationContract):
         assert steps.find(phase="init", role="param") and not self.missed(steps)
         assert {s.phase for s in run("phases", phases=["forward", "update"]).seen} == {"forward", "update"}
         by_path = run("modules", modules=["block*", "!*.gate"])
-        assert {s.path for s in by_path.find(phase="forward", role="output")} == {
-            "block",
-            "block.up",
-            "block.act",
-        }
+        assert {s.path for s in by_path.find(phase="forward", role="output")} == {"block", "block.up", "block.act"}
         assert {path for _, path, _ in by_path.called()} >= {"", "embed", "head"}
         assert {s.path for s in run("class", modules="Block").find(role="output")} == {"block"}
         in_full = run("tensors", tensors=["head"])

@@ -60,11 +60,7 @@ class AdapterKit(abc.ABC):
 
     @abc.abstractmethod
     def module(
-        self,
-        forward: Callable[..., Any],
-        name: str = "Block",
-        buffers: dict[str, Any] | None = None,
-        **members: Any,
+        self, forward: Callable[..., Any], name: str = "Block", buffers: dict[str, Any] | None = None, **members: Any
     ) -> Any:
         """Return a module of a new class, with modules and parameters as attributes.
 

@@ -110,11 +110,7 @@ class ObservationContract(TrainingKit):
             return module.fork(h)[0] + module.both(h) + module.late(h)
 
         model = self.module(
-            forward,
-            first=self.linear(4, 4),
-            fork=self.module(fork),
-            both=self.module(both),
-            late=self.module(late),
+            forward, first=self.linear(4, 4), fork=self.module(fork), both=self.module(both), late=self.module(late)
         )
         run = self.run(tmp_path, model)
         own = {"fork": 2.0, "both": 12.0, "late": 11.0}
