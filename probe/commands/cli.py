@@ -23,6 +23,7 @@ from click.core import ParameterSource
 from probe._version import __version__
 from probe.commands import shared
 from probe.defaults import EXIT, FORMATS, FRAMEWORKS, METRICS, MIN_COVERAGE, PRESET_NAMES
+from probe.dumps.given import recording_of
 from probe.errors import ProbeError
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ def view_command(
         given = _given(context, but=("a", "output", "at", "step"))
         if given:
             raise _Failure(f"{', '.join(given)}: for two recordings, and one was given: expected probe view A B")
-        _view_run(a, step, at, output)
+        _view_run(recording_of(a), step, at, output)
         return
     if at or step is not None:
         raise _Failure("--at and --step are for one recording: in the report of two, choose modules and steps by mouse")
@@ -474,9 +475,9 @@ def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
     if diff != (other is not None):
         raise _Failure("expected one recording, or two with --diff")
     if other is None:
-        Console(highlight=False).print(inspect.summary(file))
+        Console(highlight=False).print(inspect.summary(recording_of(file)))
     else:
-        shared.printed(inspect.difference(file, other, shared.columns(), verbose=verbose))
+        shared.printed(inspect.difference(recording_of(file), recording_of(other), shared.columns(), verbose=verbose))
 
 
 @main.command()
@@ -495,7 +496,7 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
 
     from probe.report import inspect
 
-    Console(highlight=False, soft_wrap=True).print(inspect.listing(file, pattern, step, phase, limit))
+    Console(highlight=False, soft_wrap=True).print(inspect.listing(recording_of(file), pattern, step, phase, limit))
 
 
 @main.command("convert", cls=_Telling)
