@@ -97,7 +97,7 @@ Written by `python -m benchmarks.peers --padiff CHECKOUT --markdown docs/evidenc
 environments of their own and dump two steps of three models (bert, cnn, lstm) of [docs/examples/frameworks](../examples/frameworks); side A is PyTorch.
 MindSpore on a CPU has no kernel for the norm that mindstudio-probe calls, which is given one. PaDiff is its repository at commit 0a86a80: 0.2.0 on PyPI writes no dumps.
 The right answers of `benchmarks/peers/truth.py` were written first. The tools' own answers are of the first step: mindstudio-probe's `compare` (with `-cm` for
-MindSpore) the first tensor that it marks as error, or else as warning; PaDiff's `check_report` and `check_params` with the tolerance 1e-4 of its README.
+MindSpore, where it marks other dtypes and `requires_grad` too) the first tensor that it marks as error, or else as warning; PaDiff's `check_report` and `check_params` with the tolerance 1e-4 of its README.
 Not shown: large models, accelerators, graph mode.
 
 **Faults named at the module: {named} of {len(faulty)}; wrong names: {sum(row[4] == "WRONG" for row in faulty)}. Clean pairs aligned, or undecided with the reason: {right} of {len(clean)}.**

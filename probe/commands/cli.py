@@ -23,7 +23,6 @@ from click.core import ParameterSource
 from probe._version import __version__
 from probe.commands import shared
 from probe.defaults import EXIT, FORMATS, FRAMEWORKS, METRICS, MIN_COVERAGE, PRESET_NAMES
-from probe.dumps.given import recording_of
 from probe.errors import ProbeError
 
 if TYPE_CHECKING:
@@ -361,7 +360,7 @@ def view_command(
         given = _given(context, but=("a", "output", "at", "step"))
         if given:
             raise _Failure(f"{', '.join(given)}: for two recordings, and one was given: expected probe view A B")
-        _view_run(recording_of(a), step, at, output)
+        _view_run(a, step, at, output)
         return
     if at or step is not None:
         raise _Failure("--at and --step are for one recording: in the report of two, choose modules and steps by mouse")
@@ -395,13 +394,14 @@ def _view_run(a: str, step: int | None, at: str, output: str | None) -> None:
     """Make the page of one recording, or a picture of its graph, and show it."""
     from urllib.parse import quote
 
+    from probe.dumps.given import recording_of
     from probe.recording import Recording
     from probe.report.layout import harmless
 
     place = output or _new_place("run.html")
     if not Path(place).suffix:
         raise _Failure(f"{place}: expected a name that ends in .html, .svg, .png or .pdf")
-    with Recording(a) as run:
+    with Recording(recording_of(a)) as run:
         if Path(place).suffix.lower() == ".html":
             if at not in run.keys():
                 raise _Failure(f"--at {at}: {a} has no module of that path")
@@ -470,6 +470,7 @@ def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
     """
     from rich.console import Console
 
+    from probe.dumps.given import recording_of
     from probe.report import inspect
 
     if diff != (other is not None):
@@ -494,6 +495,7 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
     """
     from rich.console import Console
 
+    from probe.dumps.given import recording_of
     from probe.report import inspect
 
     Console(highlight=False, soft_wrap=True).print(inspect.listing(recording_of(file), pattern, step, phase, limit))

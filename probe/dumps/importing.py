@@ -186,8 +186,7 @@ class _StepWriter:
         self.run, self.writer, self.step = run, writer, step
         self._seq = 0
         self._calls: list[tuple[Any, ...]] = []
-        self._waiting: list[tuple[Call, Seen, int, int]] = []
-        """tensors of calls, each with its place in the step and the order of execution"""
+        self._waiting: list[tuple[Call, Seen, int, int]] = []  # each with its place in the step, and its order
         self._gradients: list[tuple[Call, int, int, Seen]] = []
 
     def write(self, goes_on: bool, following: Step | None, modules: list[ModuleInfo]) -> None:

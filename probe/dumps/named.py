@@ -45,9 +45,8 @@ def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[
     of_tensors = [name for name in files if name.endswith(SUFFIXES)] or [name for name in files if name.endswith(_CSV)]
     paths = [source / name if source.is_dir() else source for name in of_tensors]
     paths.sort(key=lambda path: (path.stat().st_mtime_ns, natural(path.name)))
-    of_files = (each for path in paths for each in _of_file(source, path))
-    tensors = ((name, said_by(name, patterns, SUFFIXES), seen) for name, seen in of_files)
-    yield from dumps_of(source, framework, tensors, "classes of modules", len(paths) > 1)
+    told = ((name, said_by(name, patterns, SUFFIXES), seen) for path in paths for name, seen in _of_file(source, path))
+    yield from dumps_of(source, framework, told, "classes of modules", len(paths) > 1)
 
 
 def dumps_of(

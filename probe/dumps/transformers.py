@@ -17,8 +17,7 @@ from probe.records import Role
 
 _TREE = "_debug_tree_FULL_TENSORS.json"
 _SUFFIX = ".safetensors"
-_Files = dict[str, tuple[Call, Seen]]
-"""by the name of a file: the call that wrote it last, and the tensor"""
+_Files = dict[str, tuple[Call, Seen]]  # by name: the call that wrote a file last, and its tensor
 
 
 def is_transformers(source: Path, files: list[str]) -> bool:

@@ -20,6 +20,7 @@ from probe.dumps.importing import import_dump
 from probe.dumps.naming import patterns_of, said_by
 from probe.errors import ConfigError, ConversionError, ExistsError, FormatError
 from probe.testing.recording import Recording
+from tests.cli import running
 from tests.dumps import making
 from tests.dumps.making import CLASSES, FAULTS, as_msprobe, as_named, as_padiff, as_sglang, as_transformers, trained
 
@@ -461,6 +462,7 @@ def test_ptdbg_without_values_has_statistics_alone(tmp_path: Path) -> None:
 def test_a_dump_of_sglang(tmp_path: Path) -> None:
     steps = trained(steps=2)
     run = read(as_sglang(tmp_path / "a", steps))
+    assert "source=SGLang" in running.run("info", tmp_path / "a").stdout
     assert [path for _, path, _ in run.called()[:6]] == ["", "up", "block", "block.norm", "block.proj", "head"]
     assert np.array_equal(run.one(step=1, path="up", role="output").values, steps[1].returned["up"])
     bias = run.one(step=0, path="block.proj", role="param", phase="init", slot="bias")

@@ -94,11 +94,6 @@ def lines_of(*lines: str) -> Callable[[Path], None]:
     return written("api_stack_dump.pkl", "".join(f"{line}\n" for line in lines).encode())
 
 
-def ptdbg_outside(folder: Path) -> None:
-    np.save(folder.parent / "x_0_forward_output.npy", np.ones(3))
-    lines_of('["../../x_0_forward_output", 0, [], "torch.float32", [3], [1.0, 1.0, 1.0]]')(folder)
-
-
 def tree(**root: Any) -> Callable[[Path], None]:
     return written("N_debug_tree_FULL_TENSORS.json", json.dumps({"module_path": "N", **root}).encode())
 
@@ -150,7 +145,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "line-of-no-list": (lines_of("3"), "is damaged"),
     "line-without-numbers": (lines_of('["x_0_forward_output", 0, [], "torch.float32", [3], 7]'), "is damaged"),
     "line-with-shape-of-text": (lines_of('["x_0_forward_output", 0, [], "torch.float32", "x", [1, 1, 1]]'), "as no tensor"),
-    "ptdbg-outside": (ptdbg_outside, "lies outside of it"),
+    "ptdbg-outside": (lines_of('["../../x_0_forward_output", 0, [], "torch.float32", [3], [1, 1, 1]]'), "lies outside of it"),
     "pickle-in-sglang": (written(_TAGS.format(1, "x"), hostile_torch()), "which a pickle can use to run any program"),
     "other-bytes": (written("a.pt", torch_file(np.ones(8)).replace(b"\x80?\0\0", b"\x80@\0\0")), "is not what was written"),
     "two-runs": (two_runs, "dumps of several runs"),
