@@ -10,6 +10,7 @@ import importlib
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,7 @@ STEPS = 2
 def main(tool: str, framework: str, task: str, folder: Path) -> None:
     """Dump every training of the tool, framework and task."""
     wanted = {side for pair in pairs() for side in (pair.a, pair.b)}
-    sides = sorted(
-        (each for each in wanted if (each.tool, each.framework, each.task) == (tool, framework, task)), key=str
-    )
+    sides = sorted((s for s in wanted if (s.tool, s.framework, s.task) == (tool, framework, task)), key=str)
     dump = _Msprobe(framework, task, folder) if tool == MSPROBE else _padiff
     sys.path.insert(0, str(EXAMPLES))
     models = importlib.import_module(f"{framework}_models")
@@ -45,27 +44,21 @@ def _model(models: Any, side: Side, folder: Path) -> Any:
         source = folder / f"torch-{side.model}-sgd.h5"
         weights = probe.convert_weights(weights, None, to=side.framework, source=source, like=model)
     models.load(model, planted_weights(side.name, weights))
-    {"torch": plant_torch, **PLANT}[side.framework](side.name, model)
+    if side.framework == "torch":
+        PLANT_TORCH.get(side.name, bool)(model)
+    else:
+        PLANT[side.framework](side.name, model)
     return model
 
 
-def plant_torch(name: str, model: Any) -> None:
-    """Plant a fault into a loaded model."""
-    from torch import nn
-
-    if name == "eps":
-        model.layers[1].norm1.eps = 1e-3
-    elif name == "gelu":
-        model.layers[1].act = nn.GELU("tanh")
-    elif name == "bias":
-        up, model.layers[0].up = model.layers[0].up, nn.Linear(32, 128, bias=False)
-        model.layers[0].up.weight = up.weight
-    elif name == "padding":
-        model.pool2 = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)
-    elif name == "frozen":
-        model.layers[0].down.requires_grad_(False)
-    elif name == "halved":
-        model.layers[1].key.weight.register_hook(lambda gradient: gradient / 2)
+PLANT_TORCH: dict[str, Callable[[Any], object]] = {
+    "eps": lambda model: setattr(model.layers[1].norm1, "eps", 1e-3),
+    "gelu": lambda model: setattr(model.layers[1].act, "approximate", "tanh"),
+    "bias": lambda model: setattr(model.layers[0].up, "bias", None),
+    "padding": lambda model: setattr(model.pool2, "count_include_pad", False),
+    "frozen": lambda model: model.layers[0].down.requires_grad_(False),
+    "halved": lambda model: model.layers[1].key.weight.register_hook(lambda gradient: gradient / 2),
+}
 
 
 class _Msprobe:
@@ -78,8 +71,9 @@ class _Msprobe:
                   task: {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}}  # fmt: skip
         path = folder / f"config-{framework}-{task}.json"
         path.write_text(json.dumps(config), encoding="utf-8")
-        if framework == "mindspore":
-            _norm_on_a_cpu()
+        if framework == "mindspore":  # its norm, which the tool calls, has no kernel for CPUs
+            ms = importlib.import_module("mindspore")
+            ms.mint.norm = lambda x: ms.Tensor(np.linalg.norm(x.asnumpy()).astype(np.float32))
         self._debugger = importlib.import_module(f"msprobe.{name}").PrecisionDebugger(config_path=str(path))
 
     def __call__(self, models: Any, model: Any, side: Side, into: Path) -> None:
@@ -94,14 +88,6 @@ class _Msprobe:
             into.mkdir(parents=True, exist_ok=True)
             shutil.move(self._at / f"step{self._count}", into / f"step{step}")
             self._count += 1
-
-
-def _norm_on_a_cpu() -> None:
-    """Give MindSpore the norm that the tool calls: its own has no kernel for CPUs."""
-    import mindspore
-    from mindspore import mint
-
-    mint.norm = lambda x: mindspore.Tensor(np.linalg.norm(x.asnumpy()).astype(np.float32))
 
 
 def _padiff(models: Any, model: Any, side: Side, into: Path) -> None:
