@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import ml_dtypes
 import numpy as np
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +67,11 @@ def read_range(path: Path, start: int, nbytes: int) -> np.ndarray:
     """Return bytes of a file."""
     with path.open("rb") as file:
         file.seek(start)
-        return np.fromfile(file, np.uint8, nbytes)
+        return read_aligned(file, nbytes)
+
+
+def read_aligned(file: IO[bytes], nbytes: int) -> np.ndarray:
+    """Return the next bytes of a file, fewer at its end, where a page begins: from there they can be written past the system's cache."""
+    room = np.empty(nbytes + _PAGE, np.uint8)
+    data = room[-room.ctypes.data % _PAGE :][:nbytes]
+    return data[: file.readinto(memoryview(data))]  # type: ignore[attr-defined]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +15,14 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, read_range
+from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, read_aligned, read_range
 from probe.checkpoints.unpickling import WeightsUnpickler, state_dict_in
 from probe.damage import Damaged
 from probe.errors import ConversionError
 
 RATIO = 16
 """a tensor, and what is packed, has no more bytes than so many times the file"""
+_LOCAL = struct.Struct("<4s22x2H")  # before an entry: the signature, the lengths of its name and of what follows
 _MAGIC = 0x1950A86A20F9469CFC6C
 _STORAGES = {
     "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2", "torch.LongStorage": "<i8",
@@ -141,9 +144,26 @@ def _read_zip(path: Path) -> tuple[Any, _BytesOf]:
 
     def bytes_of(key: str, count: int) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
-            return np.frombuffer(_entry(archive, f"{folder}data/{key}", count), np.uint8)
+            info = archive.getinfo(f"{folder}data/{key}")
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                return np.frombuffer(_entry(archive, info.filename, count), np.uint8)
+        return _as_stored(path, info, count)
 
     return found, bytes_of
+
+
+def _as_stored(path: Path, info: zipfile.ZipInfo, most: int) -> np.ndarray:
+    """Return what an entry begins with that is not packed, at a third of the time that zipfile takes."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        signature, *rest = _LOCAL.unpack(file.read(_LOCAL.size))
+        if signature != b"PK\3\4":
+            raise Damaged(f"the archive has no {info.filename}")
+        file.seek(sum(rest), 1)
+        data = read_aligned(file, min(most, info.file_size))
+    if data.size == info.file_size and zlib.crc32(data) != info.CRC:
+        raise Damaged(f"{info.filename} is not what was written")
+    return data
 
 
 def _entry(archive: zipfile.ZipFile, name: str, most: int) -> bytes:

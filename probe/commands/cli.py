@@ -394,13 +394,14 @@ def _view_run(a: str, step: int | None, at: str, output: str | None) -> None:
     """Make the page of one recording, or a picture of its graph, and show it."""
     from urllib.parse import quote
 
+    from probe.dumps.given import recording_of
     from probe.recording import Recording
     from probe.report.layout import harmless
 
     place = output or _new_place("run.html")
     if not Path(place).suffix:
         raise _Failure(f"{place}: expected a name that ends in .html, .svg, .png or .pdf")
-    with Recording(a) as run:
+    with Recording(recording_of(a)) as run:
         if Path(place).suffix.lower() == ".html":
             if at not in run.keys():
                 raise _Failure(f"--at {at}: {a} has no module of that path")
@@ -469,14 +470,15 @@ def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
     """
     from rich.console import Console
 
+    from probe.dumps.given import recording_of
     from probe.report import inspect
 
     if diff != (other is not None):
         raise _Failure("expected one recording, or two with --diff")
     if other is None:
-        Console(highlight=False).print(inspect.summary(file))
+        Console(highlight=False).print(inspect.summary(recording_of(file)))
     else:
-        shared.printed(inspect.difference(file, other, shared.columns(), verbose=verbose))
+        shared.printed(inspect.difference(recording_of(file), recording_of(other), shared.columns(), verbose=verbose))
 
 
 @main.command()
@@ -493,9 +495,10 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
     """
     from rich.console import Console
 
+    from probe.dumps.given import recording_of
     from probe.report import inspect
 
-    Console(highlight=False, soft_wrap=True).print(inspect.listing(file, pattern, step, phase, limit))
+    Console(highlight=False, soft_wrap=True).print(inspect.listing(recording_of(file), pattern, step, phase, limit))
 
 
 @main.command("convert", cls=_Telling)

@@ -18,7 +18,8 @@ from probe.commands.shared import HELP
 def import_command(source: str, output: str, pattern: str | None, overwrite: bool) -> None:
     """Write another tool's dump as a recording, which every other command reads.
 
-    SOURCE is a dump of mindstudio-probe, PaDiff, reprod_log or MindSpore, or any folder or file of named tensors.
+    SOURCE is a dump of mindstudio-probe (or ptdbg_ascend), PaDiff, reprod_log, MindSpore, transformers or SGLang, or any
+    folder or file of named tensors.
 
     \b
     Example: probe import dump_path/ -o a.h5

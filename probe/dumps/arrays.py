@@ -15,7 +15,7 @@ import numpy as np
 from probe.checkpoints.ckpt import CkptFile
 from probe.checkpoints.pdparams import PdparamsFile
 from probe.checkpoints.safetensors import SafetensorsFile
-from probe.checkpoints.stored import BFLOAT16, WeightFile
+from probe.checkpoints.stored import BFLOAT16, WeightFile, read_aligned
 from probe.checkpoints.torch_pickle import RATIO, TorchFile
 from probe.checkpoints.unpickling import ObjectUnpickler
 from probe.damage import Damaged, reading, refuse_pointer
@@ -54,7 +54,7 @@ def _named(found: Any, path: Path, kind: type) -> Mapping[str, Any]:
     if isinstance(found, kind):
         return {"": found}
     named = dict(leaves(found, lambda each: isinstance(each, kind)))
-    if not named:
+    if not named and not (isinstance(found, dict) and {*found} == {"value", "meta"}):  # SGLang's is any object
         raise ConversionError(f"{path} holds a {type(found).__name__} without tensors")
     return named
 
@@ -124,10 +124,10 @@ def _array(file: IO[bytes], size: int, on_disk: int) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or nbytes > size or (nbytes > _LARGE and nbytes > RATIO * on_disk):
         raise Damaged(f"an array of shape {shape} has {nbytes} bytes, for which the file has no room")
-    data = file.read(nbytes)
-    if len(data) != nbytes:
-        raise Damaged(f"it ends after {len(data)} of {nbytes} bytes")
-    found = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
+    data = read_aligned(file, nbytes)
+    if data.size != nbytes:
+        raise Damaged(f"it ends after {data.size} of {nbytes} bytes")
+    found = data.view(dtype).reshape(shape, order="F" if is_fortran else "C")
     return found if dtype.isnative else found.astype(dtype.newbyteorder("="))
 
 

@@ -19,28 +19,31 @@ MOST_TEXT = 256 << 20
 """bytes of a JSON or CSV file"""
 
 
-def files_in(source: Path, most: int = MOST_FILES) -> list[str]:
+def files_in(source: Path, most: int | None = None) -> list[str]:
     """Return the files of a folder by their relative paths, sorted; of a file, its own name.
 
-    Raises StoreError where there is none, there are more than ``most``, or one is a link that leads out of the folder.
+    Raises StoreError where there is none, there are more than ``most``, default 500,000, or one is a link that leads out of the folder.
     """
+    most = MOST_FILES if most is None else most
     if source.is_file():
         return [source.name]
     if not source.is_dir():
         raise StoreError(f"there is no {source}")
-    found: list[str] = []
-    for folder, folders, names in os.walk(source, onerror=_raise):
-        paths = {name: Path(folder, name).relative_to(source).as_posix() for name in (*folders, *names)}
-        for name in filter(os.path.islink, (os.path.join(source, path) for path in paths.values())):
-            inside(source, os.path.relpath(name, source))
-        found += [paths[name] for name in names if os.path.isfile(os.path.join(folder, name))]
-        if len(found) > most:
-            raise StoreError(f"{source} has more than {most:,} files: import a part of it, such as one step")
+    found, folders = list[str](), [""]
+    while folders:
+        folder = folders.pop()
+        with reading(source / folder), os.scandir(source / folder) as entries:
+            for entry in entries:
+                name = f"{folder}{entry.name}"
+                if entry.is_symlink():
+                    inside(source, name)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{name}/")
+                elif entry.is_file():
+                    found.append(name)
+                if len(found) + len(folders) > most:
+                    raise StoreError(f"{source} has more than {most:,} files: import a part of it, such as one step")
     return sorted(found, key=natural)
-
-
-def _raise(error: OSError) -> None:
-    raise StoreError(f"cannot read {error.filename}: {error.strerror}")
 
 
 def natural(name: str) -> list[str | int]:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_FILES = (".json", ".csv", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt")
+_FILES = (".json", ".csv", ".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pdparams", ".ckpt", ".pkl")
 
 
 def recording_of(given: Any) -> Any:
@@ -23,7 +23,11 @@ def recording_of(given: Any) -> Any:
 
 def _stamp(path: str) -> int:
     """Return a number that changes where a dump is written again."""
-    found = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    from pathlib import Path
+
+    from probe.dumps.files import files_in
+
+    found = (os.path.join(path, name) for name in files_in(Path(path)))
     known = ((each, os.lstat(each)) for each in ([path] if os.path.isfile(path) else found))
     return functools.reduce(
         lambda so_far, each: hash((so_far, each[0], each[1].st_size, each[1].st_mtime_ns)), known, 0

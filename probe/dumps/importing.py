@@ -8,7 +8,8 @@ import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,7 @@ class _StepWriter:
         self.run, self.writer, self.step = run, writer, step
         self._seq = 0
         self._calls: list[tuple[Any, ...]] = []
+        self._waiting: list[tuple[Call, Seen, int, int]] = []  # each with its place in the step, and its order
         self._gradients: list[tuple[Call, int, int, Seen]] = []
 
     def write(self, goes_on: bool, following: Step | None, modules: list[ModuleInfo]) -> None:
@@ -200,7 +202,10 @@ class _StepWriter:
             is_whole = len(inner) == 1 and not inner[0].path
             self._call(inner[0] if is_whole else Call("", micro=micro, inner=inner), -1)
         for call, begin, end, seen in self._gradients:
-            self._put(call, seen, _loaded(seen), -(end if seen.role is Role.GRAD_OUTPUT else begin))
+            self._waiting.append((call, seen, self._next(), -(end if seen.role is Role.GRAD_OUTPUT else begin)))
+        tensors = _ahead([each[1] for each in self._waiting])
+        for (call, seen, seq, order), tensor in zip(self._waiting, tensors, strict=True):
+            self._put(call, seen, tensor, order, seq=seq)
         for path, seen in step.weights:
             if PHASES[seen.role] is not Phase.INIT:
                 self._weight(path, seen)
@@ -226,12 +231,12 @@ class _StepWriter:
         self._calls.append(())
         for seen in call.seen:
             if seen.role in (Role.INPUT, Role.VALUE):
-                self._put(call, seen, _loaded(seen), self._seq)
+                self._waiting.append((call, seen, self._seq, self._next()))
         for inner in call.inner:
             self._call(inner, self.run.calls + row)
         for seen in call.seen:
             if seen.role is Role.OUTPUT:
-                self._put(call, seen, _loaded(seen), self._seq)
+                self._waiting.append((call, seen, self._seq, self._next()))
         end, module = self._next(), self.run.modules[call.path]
         self._calls[row] = (self.step.number, call.micro, begin, end, module, call.number, caller, 1, 1, 0, 0, b"")
         self._gradients += [(call, begin, end, seen) for seen in call.seen if PHASES[seen.role] is Phase.BACKWARD]
@@ -271,7 +276,7 @@ class _StepWriter:
 
     def _put(
         self, call: Call, seen: Seen, tensor: np.ndarray | Summary, order: int, axes: tuple[int, ...] = (),
-        phase: Phase | None = None, stats: bytes = b"",
+        phase: Phase | None = None, stats: bytes = b"", seq: int | None = None,
     ) -> None:  # fmt: skip
         """Write one tensor, its values if the dump has them; ``stats`` are given of an update, which is not stored."""
         writer, dtype, stored = self.writer, str(tensor.dtype), -1
@@ -281,7 +286,8 @@ class _StepWriter:
             stats = _MEASURING.measure(tensor, axes)
             stored = writer.tensor(stats, dtype, tensor.shape, lambda: tensor)
         head = (
-            self.step.number, call.micro, self._next(), order, int(PHASES[seen.role] if phase is None else phase),
+            self.step.number, call.micro, self._next() if seq is None else seq, order,
+            int(PHASES[seen.role] if phase is None else phase),
             self.run.modules[call.path], call.number, int(seen.role), writer.slot(seen.slot), dtype.encode(),
             writer.shape(tensor.shape), seen.learns,
         )  # fmt: skip
@@ -296,6 +302,15 @@ def _loaded(seen: Seen) -> np.ndarray | Summary:
     array = seen.load()
     array = array if seen.summary is None else as_declared(array, seen.summary.dtype)
     return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _ahead(seen: Sequence[Seen]) -> Iterator[np.ndarray | Summary]:
+    """Yield the tensors; while one is measured, a thread reads the next."""
+    with ThreadPoolExecutor(1, "probe-import") as pool:
+        waiting = [pool.submit(_loaded, each) for each in seen[:1]]
+        for number in range(1, len(seen) + 1):
+            waiting += [pool.submit(_loaded, each) for each in seen[number : number + 1]]
+            yield waiting.pop(0).result()
 
 
 def _packed(summary: Summary) -> bytes:

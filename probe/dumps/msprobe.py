@@ -72,15 +72,17 @@ def _step(steps: Mapping[int, list[Path]], framework: str, number: int) -> Step:
             values = [seen for name, said in data.items() for seen in _tensors(path, name, said, Role.VALUE, name)]
             step.calls = [Call("", inner=step.calls, seen=values)]
         else:
-            _read(step, path, data, framework)
+            beside = [path.with_name(name) for name in ("construct.json", "stack.json")]
+            read_calls(step, path, data, framework, *(json_of(each) if each.is_file() else {} for each in beside))
     return step
 
 
-def _read(step: Step, path: Path, data: Mapping[str, Any], framework: str) -> None:
-    """Read dump.json, and construct.json and stack.json beside it, into a step."""
-    paths = [path.with_name(name) for name in ("construct.json", "stack.json")]
-    beside = {each.name: json_of(each) for each in paths if each.is_file()}
-    around = {name: _parent(said) for name, said in beside.get("construct.json", {}).items()}
+def read_calls(
+    step: Step, path: Path, data: Mapping[str, Any], framework: str, construct: Mapping[str, Any],
+    stack: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Read what dump.json, construct.json and stack.json hold into a step."""
+    around = {name: _parent(said) for name, said in construct.items()}
     told = {
         name: found for name in [*around, *data] if (found := _MODULE.fullmatch(name) or _OPERATION.fullmatch(name))
     }
@@ -91,7 +93,7 @@ def _read(step: Step, path: Path, data: Mapping[str, Any], framework: str) -> No
         **begun,
     }  # of dumps of the backward pass alone
     calls = _modules(begun, around)
-    calls |= _operations(begun, around, calls, data, _places(beside.get("stack.json", {})), framework)
+    calls |= _operations(begun, around, calls, data, _places(stack), framework)
     parents = {name: around.get(name, ("", 0))[0] for name in begun}
     for name, parent in parents.items():
         if parent in calls and parent != name:

@@ -6,7 +6,7 @@ import csv
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from probe.dumps.arrays import SUFFIXES, dtype_named, is_of_objects, tensors_in
@@ -45,10 +45,18 @@ def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[
     of_tensors = [name for name in files if name.endswith(SUFFIXES)] or [name for name in files if name.endswith(_CSV)]
     paths = [source / name if source.is_dir() else source for name in of_tensors]
     paths.sort(key=lambda path: (path.stat().st_mtime_ns, natural(path.name)))
+    told = ((name, said_by(name, patterns, SUFFIXES), seen) for path in paths for name, seen in _of_file(source, path))
+    yield from dumps_of(source, framework, told, "classes of modules", len(paths) > 1)
+
+
+def dumps_of(
+    source: Path, framework: str, tensors: Iterable[tuple[str, Named | None, Seen]], lacks: str, has_files: bool = True,
+) -> Iterator[Dump]:  # fmt: skip
+    """Yield the dump of each rank, of tensors and what their names say. Raises ConversionError where no name says anything."""
     ranks: dict[int, dict[int, list[tuple[Named, Seen]]]] = defaultdict(lambda: defaultdict(list))
     unread, is_ordered = list[str](), True
-    for name, seen in (each for path in paths for each in _of_file(source, path)):
-        if (said := said_by(name, patterns, SUFFIXES)) is None:
+    for name, said, seen in tensors:
+        if said is None:
             unread.append(name)
             continue
         summary = Summary(dtype_named(said.dtype), ()) if said.dtype and seen.load else seen.summary
@@ -57,13 +65,11 @@ def read_named(source: Path, files: list[str], pattern: str | None) -> Iterator[
     notes = [f"left out: {len(unread)} tensors with names that do not fit the pattern, {each} …" for each in unread[:1]]
     if not ranks:
         raise ConversionError(f"{source} has no tensor with a name that the pattern fits; {', '.join(notes)[:300]}")
-    order = (
-        f"the order of calls is taken to be that {_ORDERS[len(paths) > 1]}: {{order:int}} in --pattern gives another"
-    )
+    order = f"the order of calls is taken to be that {_ORDERS[has_files]}: {{order:int}} in --pattern gives another"
     notes += [order] if not is_ordered else []
-    lacks = ("classes of modules", "the order of calls")[: 1 + (not is_ordered)]
+    lacking = (lacks, "the order of calls")[: 1 + (not is_ordered)]
     for rank, steps in sorted(ranks.items()):
-        yield Dump(framework, sorted(steps), functools.partial(_step, steps, notes), rank, lacks)
+        yield Dump(framework, sorted(steps), functools.partial(_step, steps, notes), rank, lacking)
 
 
 def _of_file(source: Path, path: Path) -> Iterator[tuple[str, Seen]]:

@@ -27,7 +27,10 @@ MINDSPORE = (
     r"\.(?P<role>input|output)\.(?P<slot>\d+)\.\w+(?:\.(?P<dtype>\w+))?\.npy"
 )
 """how MindSpore's Dump calls a tensor, below ``rank_0/Net/0/0``; older versions leave out the dtype"""
-_DEFAULTS = (MINDSPORE, "step{step}/rank{rank}/{module}", "step{step}/{module}", "rank{rank}/{module}", "{module}")
+_PASSES = r"(?:.*/)?TP\d+_PP\d+_Rank(?P<rank>\d{1,9})_pid\d+/Pass(?P<step>\d{1,18})\.pt/(?P<module>.+)"
+"""SGLang's ``--debug-tensor-dump-output-folder``: a file for each forward pass"""
+_PLACES = "step{step}/rank{rank}/", "step{step}/", "rank{rank}/", ""
+_DEFAULTS = (MINDSPORE, _PASSES, *(f"{place}{{module}}" for place in _PLACES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ from probe.dumps.files import files_in
 from probe.dumps.msprobe import is_msprobe, read_msprobe
 from probe.dumps.named import is_mindspore, is_named, is_reprod_log, read_named
 from probe.dumps.padiff import is_padiff, read_padiff
+from probe.dumps.ptdbg import is_ptdbg, read_ptdbg
 from probe.dumps.seen import Dump
+from probe.dumps.sglang import is_sglang, read_sglang
+from probe.dumps.transformers import is_transformers, read_transformers
 from probe.errors import ConfigError, FormatError
 
 
@@ -34,10 +37,16 @@ class Kind:
 KINDS = (
     Kind("mindstudio-probe", is_msprobe, read_msprobe, "dump.json, debug.json", "task `tensor`", "task `statistics`",
          "yes", "levels `L0`, `mix`", "yes", "construct.json, else by names"),
+    Kind("ptdbg_ascend", is_ptdbg, read_ptdbg, "api_stack_dump.pkl, dump.pkl", "`.npy`", "yes", "yes", "as inputs of operations",
+         "yes", "no"),
     Kind("PaDiff", is_padiff, read_padiff, "report.json, params.json, weights.json, grads.json", "yes", "no",
          "gradients of inputs", "params.json, weights.json", "yes", "yes"),
     Kind("reprod_log", is_reprod_log, read_named, "a `.npy` file of a dict", "yes", "no", "by `{role}`", "by `{role}`",
          "as they were added", "by names"),
+    Kind("transformers", is_transformers, read_transformers, "_debug_tree_FULL_TENSORS.json", "`use_repr=False`", "no", "no", "no",
+         "yes", "yes"),
+    Kind("SGLang", is_sglang, read_sglang, "the names of its `.pt` files: `step=…___rank=…___dump_index=…`", "yes", "no",
+         "`enable_grad`, `enable_model_grad`", "`enable_model_value`", "yes", "by names"),
     Kind("MindSpore Dump", is_mindspore, read_named, "statistic.csv, the names of its `.npy` files", "`.npy`", "statistic.csv", "as operations",
          "as inputs of operations", "timestamps", "no"),
     Kind("named tensors", is_named, read_named, ", ".join(f"`{each}`" for each in SUFFIXES), "yes", "no", "by `{role}`",

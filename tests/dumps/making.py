@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from probe.checkpoints import Stored, safetensors
+
 CLASSES = {"up": "Linear", "block": "Block", "block.norm": "LayerNorm", "block.proj": "Linear", "head": "Linear"}
 INSIDE = {"block.norm": "block", "block.proj": "block"}
 PARTS = {"": ["up", "block", "head"], "block": ["block.norm", "block.proj"]}
@@ -226,8 +228,117 @@ def as_padiff(folder: Path, runs: list[Run], framework: str = "paddle") -> Path:
     return folder
 
 
-def torch_file(array: np.ndarray) -> bytes:
-    """Return what torch.save writes of one tensor, without torch."""
+def as_graph_mode(folder: Path, runs: list[Run]) -> Path:
+    """Write a statistic.csv of MindSpore's Dump as graph mode has it: kernels by their scopes, two of a Dense."""
+    columns = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,Avg Value,L2Norm Value"
+    for step, run in enumerate(runs):
+        lines = [columns]
+
+        def told(kind: str, name: str, array: np.ndarray, lines: list[str] = lines) -> None:
+            shape, time = ",".join(map(str, array.shape)), 1795895165825300 + len(lines)
+            numbers = array.max(), array.min(), array.mean(), np.linalg.norm(array)
+            head = (
+                f'{kind},Default_network-Net_{name}_{kind}-op0,0,0,{time},output,0,{array.nbytes},Float32,"({shape})"'
+            )
+            lines.append(",".join([head, *(repr(float(each)) for each in numbers)]))
+
+        for name in ("up", "block.norm", "block.proj", "block", "head"):  # as they end
+            scope = f"block-Block_{name[6:]}-{CLASSES[name]}" if "." in name else f"{name}-{CLASSES[name]}"
+            if CLASSES[name] == "Linear":
+                told("MatMul", scope, run.given[name] @ run.weights[name]["weight"].T)
+            told({"Linear": "BiasAdd", "Block": "Add"}.get(CLASSES[name], CLASSES[name]), scope, run.returned[name])
+        place = folder / "rank_0" / "Net" / "0" / str(step)
+        place.mkdir(parents=True)
+        (place / "statistic.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def as_ptdbg(folder: Path, runs: list[Run], functions: bool = False) -> Path:
+    """Write a dump of ptdbg_ascend: of modules that ``module_dump`` was given, or also of the function that each Linear calls."""
+    for step, run in enumerate(runs):
+        place, lines, count = folder / "ptdbg_dump_v4.0" / f"step{step}" / "rank4711", list[Any](), iter(range(9))
+        (place / "api_stack_dump").mkdir(parents=True)
+
+        def told(name: str, array: np.ndarray, place: Path = place, lines: list[Any] = lines) -> None:
+            np.save(place / "api_stack_dump" / f"{name}.npy", array)
+            numbers = [float(array.max()), float(array.min()), float(array.mean())]
+            lines.append([name, 0, [], f"torch.{array.dtype}", list(array.shape), numbers])
+
+        for name in ["up", "block.norm", "block.proj", "block", "head"]:  # as they end
+            if functions and CLASSES[name] == "Linear":
+                call = f"Functional_linear_{next(count)}_forward"
+                for slot, value in enumerate((run.given[name], *run.weights[name].values())):
+                    told(f"{call}_input.{slot}", value)
+                lines.append([f"{call}_input.3", 0, [], "<class 'int'>", "[]", [1, 1, 1]])
+                told(f"{call}_output", run.returned[name])
+                lines.append([f"{call}_stack_info", [["/home/user/model.py", "7", "forward", "y = f(x)"]]])
+            told(f"{name}_0_forward_input.0", run.given[name])
+            told(f"{name}_0_forward_output", run.returned[name])
+        for name in ["head", "block", "block.proj", "block.norm", "up"]:
+            told(f"{name}_0_backward_input", run.back[name])
+            told(f"{name}_0_backward_output.0", run.on[name])
+        (place / "api_stack_dump.pkl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return folder
+
+
+def as_sglang(folder: Path, runs: list[Run], rank: int = 0) -> Path:
+    """Write a folder of SGLang's dumper with its hooks, gradients and parameters."""
+    (folder / "dump_1").mkdir(parents=True, exist_ok=True)
+    count = iter(range(1, 1000))
+    for step, run in enumerate(runs):
+
+        def told(name: str, array: np.ndarray, step: int = step, **tags: object) -> None:
+            tags = {"step": step, "rank": rank, "dump_index": next(count), "name": name, **tags}
+            name = "___".join(f"{key}={value}" for key, value in tags.items())
+            (folder / "dump_1" / f"{name}.pt").write_bytes(torch_file(array, is_value=True))
+
+        told("input_ids", np.arange(3, dtype="f4"), recompute_status="disabled")
+        calls = [("up", ()), ("block", ("block.norm", "block.proj")), ("head", ())]
+        for name, inner in calls:
+            for at in (name, *inner):
+                told(f"non_intrusive__{at}.inputs.0", run.given[at], recompute_status="disabled", layer_id=1)
+                if at != "block":
+                    told(f"non_intrusive__{at}.output", run.returned[at], recompute_status="disabled", layer_id=1)
+            if inner:
+                told(f"non_intrusive__{name}.output", run.returned[name], recompute_status="disabled")
+        told("non_intrusive__up.output", -run.returned["up"], recompute_status="recompute")
+        for name in CLASSES:
+            told(f"grad__non_intrusive__{name}.output", run.back[name])
+        for name, own in run.weights.items():
+            for slot, value in own.items():
+                told(f"param__{name}.{slot}", value, recompute_status="disabled")
+                told(f"grad__param__{name}.{slot}", run.grads[name][slot], recompute_status="disabled")
+    return folder
+
+
+def as_transformers(folder: Path, runs: list[Run]) -> Path:
+    """Write what ``model_addition_debugger_context(use_repr=False)`` does: modules with modules inside have no output."""
+    folder.mkdir(parents=True)
+    run = runs[0]
+
+    def told(name: str, array: np.ndarray) -> dict[str, str]:
+        stored = Stored("data", array.dtype, array.shape)
+        safetensors.write(folder / f"{name}.safetensors", [stored], [array], "torch")
+        return {"shape": f"torch.Size({list(array.shape)})", "dtype": "torch.float32", "value": f"./{name}.safetensors"}
+
+    def node(name: str) -> dict[str, Any]:
+        full, inner = f"Net.{name}", PARTS.get(name, [])
+        found: dict[str, Any] = {
+            "module_path": full,
+            "inputs": {"args": [told(f"{full}_inputs_args_0", run.given[name])]},
+        }
+        found |= {"children": [node(each) for each in inner]} if inner else {}
+        return found | ({} if inner else {"outputs": told(f"{full}_outputs", run.returned[name])})
+
+    tree = {"module_path": "Net", "inputs": {"args": [], "kwargs": {"x": told("Net_inputs_kwargs_x", run.given["up"])}}}
+    told("Net_outputs_logits", run.returned["head"])
+    tree |= {"children": [node(name) for name in PARTS[""]]}
+    (folder / "Net_debug_tree_FULL_TENSORS.json").write_text(json.dumps(tree))
+    return folder
+
+
+def torch_file(array: np.ndarray, is_value: bool = False) -> bytes:
+    """Return what torch.save writes of one tensor, or of it as a value with its tags, without torch."""
     import io
 
     strides = [each // array.itemsize for each in np.ascontiguousarray(array).strides]
@@ -245,7 +356,8 @@ def torch_file(array: np.ndarray) -> bytes:
     )
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02" + tensor + b".")
+        whole = b"}(" + text(b"value") + tensor + text(b"meta") + b"}u" if is_value else tensor
+        archive.writestr("archive/data.pkl", b"\x80\x02" + whole + b".")
         archive.writestr("archive/data/0", np.ascontiguousarray(array, "<f4").tobytes())
     return file.getvalue()
 

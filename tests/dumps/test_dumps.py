@@ -15,10 +15,14 @@ import probe
 from probe.answer.result import Verdict
 from probe.checkpoints import Stored, pdparams, safetensors
 from probe.compat.reprod_log import ReprodLogger
+from probe.dumps.arrays import SUFFIXES
 from probe.dumps.importing import import_dump
+from probe.dumps.naming import patterns_of, said_by
 from probe.errors import ConfigError, ConversionError, ExistsError, FormatError
 from probe.testing.recording import Recording
-from tests.dumps.making import CLASSES, FAULTS, as_msprobe, as_named, as_padiff, trained
+from tests.cli import running
+from tests.dumps import making
+from tests.dumps.making import CLASSES, FAULTS, as_msprobe, as_named, as_padiff, as_sglang, as_transformers, trained
 
 FORMS: dict[str, Any] = {
     "named": as_named,
@@ -27,6 +31,9 @@ FORMS: dict[str, Any] = {
     "msprobe-mindspore": lambda folder, runs: as_msprobe(folder, runs, framework="mindspore", rank="rank0"),
     "msprobe-statistics": lambda folder, runs: as_msprobe(folder, runs, "statistics"),
     "padiff": as_padiff,
+    "ptdbg": making.as_ptdbg,
+    "sglang": as_sglang,
+    "transformers": as_transformers,
     "padiff-torch": lambda folder, runs: as_padiff(folder, runs, "torch"),
 }
 
@@ -54,6 +61,9 @@ def first(answer: probe.Comparison) -> str:
 def test_a_fault_is_named_at_its_module(form: str, module: str, tmp_path: Path) -> None:
     a, b = made(form, tmp_path), made(form, tmp_path, {module: FAULTS[module]})
     answer = probe.compare(a, b)
+    if form == "transformers":  # what a module with modules inside returns is seen where the next is given it
+        assert (answer.verdict.value, first(answer)) == ("diverged", "" if module == "block" else module)
+        return
     assert (answer.verdict.value, first(answer)) == ("diverged", module)
     assert {each.a[0].path for each in answer.divergences} == {answer.first_divergence.a[0].path}
 
@@ -95,6 +105,26 @@ def test_weights_of_later_steps_do_not_pass_for_noise_in_statistics(tmp_path: Pa
     answer = probe.compare(*sides)
     assert answer.verdict.value == "diverged" and answer.first_divergence.step == 1
     assert "updates-not-recorded" in {fact.code for fact in answer.first_divergence.facts}
+
+
+@pytest.mark.parametrize("wrong", ["", "bias", "weight"])
+def test_a_gradient_that_cancels_out_is_held_against_the_one_beside_it(wrong: str, tmp_path: Path) -> None:
+    """No gradient of a module is in the dump; that of a bias before a norm, or of keys, is but what rounding left."""
+    sides = []
+    for side in range(2):
+        noise = np.random.default_rng(side)
+        values = {
+            "fc.param.weight": np.eye(8, dtype="f4"), "fc.param.bias": np.ones(8, "f4"), "fc.output.0": np.ones((4, 8), "f4"),
+            "fc.param_grad.weight": np.outer(np.arange(8), np.arange(8)).astype("f4") * (1.5 if wrong == "weight" and side else 1),
+            "fc.param_grad.bias": (noise.normal(size=8) * 1e-6 + (0.1 if wrong == "bias" and side else 0)).astype("f4"),
+        }  # fmt: skip
+        (tmp_path / f"{side}").mkdir()
+        for name, value in values.items():
+            np.save(tmp_path / f"{side}" / f"{name}.npy", value)
+        sides += import_dump(tmp_path / f"{side}", tmp_path / f"{side}.h5", pattern="{module}.{role}.{slot}")
+    answer = probe.compare(*sides)
+    found = [(each.phase.label, each.a[0].slot) for each in answer.divergences]
+    assert found == ([("gradient", wrong)] if wrong else []) and (answer.verdict is Verdict.ALIGNED) is not bool(wrong)
 
 
 # ---- Statistics alone
@@ -381,6 +411,98 @@ def test_mindspores_dump_is_ordered_by_its_timestamps(tmp_path: Path) -> None:
     run = read(tmp_path / "a")
     assert run.info.framework == "mindspore" and not any("the order of calls" in text for _, _, text in run.notes)
     assert first(probe.compare(tmp_path / "a", tmp_path / "b")) == "Default_network-Net_act-GELU_GeLU-op0"
+
+
+GRAPH_MODE = {
+    "up": "up-Linear_BiasAdd", "block.norm": "block-Block_norm-LayerNorm_LayerNorm", "block": "block-Block_Add",
+    "block.proj": "block-Block_proj-Linear_BiasAdd", "head": "head-Linear_BiasAdd",
+}  # fmt: skip
+"""the last kernel of each module"""
+
+
+@pytest.mark.parametrize("module", ["", *FAULTS])
+def test_statistics_of_graph_mode_against_a_recording_of_torch(module: str, tmp_path: Path) -> None:
+    """Paired by a mapping; two of a Dense's kernels have no partner."""
+    (a,) = import_dump(as_msprobe(tmp_path / "torch", trained(), backward=False), tmp_path / "a.h5")
+    b = making.as_graph_mode(tmp_path / "b", trained({module: FAULTS[module]} if module else {}))
+    mapping = {"TopLayer": {name: f"Default_network-Net_{kernel}-op0" for name, kernel in GRAPH_MODE.items()}}
+    answer = probe.compare(a, b, mapping=mapping)
+    if module:
+        assert (answer.verdict.value, first(answer)) == ("diverged", module)
+        assert answer.first_divergence.b[0].path == mapping["TopLayer"][module]
+    else:
+        assert (answer.verdict.value, [each.code for each in answer.reasons]) == ("undecided", ["summaries-alone"])
+
+
+def test_functions_of_ptdbg_have_their_line_and_arguments(tmp_path: Path) -> None:
+    run = read(making.as_ptdbg(tmp_path / "a", trained(steps=2), functions=True))
+    operations = [each for each in run.modules if each.is_operation]
+    assert [each.path for each in operations] == ["/linear.0", "/linear.1", "/linear.2"]
+    assert {(each.class_name, each.arguments, each.file, each.line) for each in operations} == {
+        ("torch.nn.functional.linear", '{"3": 1}', "/home/user/model.py", 7)
+    }
+    steps = trained(steps=2)
+    weight = run.one(step=1, path="/linear.1", role="input", slot="1")
+    assert np.array_equal(weight.values, steps[1].weights["block.proj"]["weight"])
+    assert np.array_equal(run.one(step=1, path="up", role="grad_output").values, steps[1].back["up"])
+    assert run.info.rank == 0 and {module.path for module in run.modules if not module.is_operation} == {"", *CLASSES}
+
+
+def test_ptdbg_without_values_has_statistics_alone(tmp_path: Path) -> None:
+    for name, factor in (("a", 1.0), ("b", 1.01)):
+        place = tmp_path / name / "rank0"
+        place.mkdir(parents=True)
+        line = ["Torch_add_0_forward_output", 0, [], "torch.float32", [2, 3], [3.0 * factor, -1.0, 0.5, 4.0 * factor]]
+        empty = ["Torch_add_0_forward_input.0", 0, [], "torch.bool", [2, 3], [[], [], []]]
+        (place / "dump.pkl").write_text("".join(f"{json.dumps(each)}\n" for each in (empty, line)))
+    assert probe.compare(tmp_path / "a", tmp_path / "b").verdict is Verdict.DIVERGED
+    assert probe.compare(tmp_path / "a" / "rank0", tmp_path / "a" / "rank0" / "dump.pkl").verdict is Verdict.UNDECIDED
+
+
+def test_a_dump_of_sglang(tmp_path: Path) -> None:
+    steps = trained(steps=2)
+    run = read(as_sglang(tmp_path / "a", steps))
+    assert "source=SGLang" in running.run("info", tmp_path / "a").stdout
+    assert [path for _, path, _ in run.called()[:6]] == ["", "up", "block", "block.norm", "block.proj", "head"]
+    assert np.array_equal(run.one(step=1, path="up", role="output").values, steps[1].returned["up"])
+    bias = run.one(step=0, path="block.proj", role="param", phase="init", slot="bias")
+    assert np.array_equal(bias.values, steps[0].weights["block.proj"]["bias"])
+    gradient = run.one(step=1, path="up", role="param_grad", slot="weight")
+    assert np.array_equal(gradient.values, steps[1].grads["up"]["weight"])
+    assert {each.slot for each in run.find(step=0, path="", role="input")} == {"input_ids"}
+    assert any("left out: 2 tensors" in text for _, _, text in run.notes)  # computed again for the backward pass
+
+
+def test_points_of_sglang_that_were_given_by_hand(tmp_path: Path) -> None:
+    folder, tags = tmp_path / "dump_1", "step=0___rank=0___dump_index={}___name={}"
+    folder.mkdir()
+    for at, name in enumerate(("attn_out___layer_id=0", "attn_out___layer_id=1", "logits", "logits"), 1):
+        (folder / f"{tags.format(at, name)}.pt").write_bytes(
+            making.torch_file(np.full(3, at, np.float32), is_value=True)
+        )
+    run = read(folder)
+    called = [(path, number) for _, path, number in run.called()]
+    assert called == [("", 0), ("layers.0.attn_out", 0), ("layers.1.attn_out", 0), ("logits", 0), ("logits", 1)]
+
+
+def test_passes_of_sglang() -> None:
+    said = said_by("TP0_PP0_Rank3_pid77/Pass00002.pt/model.layers.0.mlp", patterns_of(None), SUFFIXES)
+    assert said is not None and (said.step, said.rank, said.module) == (2, 3, "model.layers.0.mlp")
+
+
+def test_what_transformers_left_out_is_said(tmp_path: Path) -> None:
+    folder = as_transformers(tmp_path / "a", trained())
+    place = folder / "Net_debug_tree_FULL_TENSORS.json"
+    tree = json.loads(place.read_text())
+    tree["children"] = [tree["children"][0], *tree["children"][2:], tree["children"][2]]  # pruned, and called twice
+    place.write_text(json.dumps(tree))
+    run = read(folder)
+    assert [(path, number) for _, path, number in run.called()] == [("", 0), ("up", 0), ("head", 0), ("head", 1)]
+    (one,) = run.find(path="head", role="output")
+    assert one.call == 1 and run.one(path="", role="output").slot == "logits"
+    notes = " ".join(text for _, _, text in run.notes)
+    assert "2 tensors are left out: a later call" in notes
+    assert "5 files are left out, which the tree does not name" in notes
 
 
 def test_the_order_of_files_is_that_of_their_times_and_is_said(tmp_path: Path) -> None:

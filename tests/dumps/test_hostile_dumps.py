@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from probe.dumps.files import files_in
 from probe.dumps.importing import import_dump
 from probe.errors import FormatError, ProbeError, StoreError
 from tests.cli.running import run
-from tests.dumps.making import Runs, as_msprobe, as_padiff, hostile_torch, trained
+from tests.dumps.making import Runs, as_msprobe, as_padiff, hostile_torch, torch_file, trained
 
 
 def msprobe(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -89,6 +90,34 @@ def long_path(folder: Path) -> None:
     place.write_text(place.read_text().replace("Module.up.", f"Module.{'up.' * 100_000}"))
 
 
+def lines_of(*lines: str) -> Callable[[Path], None]:
+    return written("api_stack_dump.pkl", "".join(f"{line}\n" for line in lines).encode())
+
+
+def tree(**root: Any) -> Callable[[Path], None]:
+    return written("N_debug_tree_FULL_TENSORS.json", json.dumps({"module_path": "N", **root}).encode())
+
+
+def stored(value: object) -> dict[str, object]:
+    return {"inputs": {"args": [{"shape": "torch.Size([3])", "dtype": "torch.float32", "value": value}]}}
+
+
+def deep_tree(folder: Path) -> None:
+    node: dict[str, Any] = {"module_path": "N.y", **stored("./a.safetensors")}
+    for at in range(150):
+        node = {"module_path": f"N.x{at}", "children": [node]}
+    tree(children=[node])(folder)
+
+
+_TAGS = "step=0___rank=0___dump_index={}___name={}.pt"
+
+
+def two_runs(folder: Path) -> None:
+    for name in "ab":
+        (folder / name).mkdir(parents=True)
+        (folder / name / _TAGS.format(1, "x")).write_bytes(torch_file(np.ones(3), is_value=True))
+
+
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickle-in-pt": (written("a.pt", hostile_torch()), "which a pickle can use to run any program"),
     "pickle-in-npy": (objects, "which a pickle can use to run any program"),
@@ -111,6 +140,19 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "no-header": (written("a.npy", b"\x93NUMPY\x01\x00\x0a\x00{'descr': \n"), "is damaged"),
     "no-archive": (written("a.npz", b"PK"), "is damaged"),
     "no-safetensors": (written("a.safetensors", b"\xff" * 8), "no safetensors file"),
+    "pickle-for-lines": (written("api_stack_dump.pkl", pickle.dumps(Runs())), "is damaged"),
+    "deep-line": (lines_of("[" * 100_000 + "]" * 100_000), "nested too deeply"),
+    "line-of-no-list": (lines_of("3"), "is damaged"),
+    "line-without-numbers": (lines_of('["x_0_forward_output", 0, [], "torch.float32", [3], 7]'), "is damaged"),
+    "line-with-shape-of-text": (lines_of('["x_0_forward_output", 0, [], "torch.float32", "x", [1, 1, 1]]'), "as no tensor"),
+    "ptdbg-outside": (lines_of('["../../x_0_forward_output", 0, [], "torch.float32", [3], [1, 1, 1]]'), "lies outside of it"),
+    "pickle-in-sglang": (written(_TAGS.format(1, "x"), hostile_torch()), "which a pickle can use to run any program"),
+    "other-bytes": (written("a.pt", torch_file(np.ones(8)).replace(b"\x80?\0\0", b"\x80@\0\0")), "is not what was written"),
+    "two-runs": (two_runs, "dumps of several runs"),
+    "deep-tree": (deep_tree, "calls lie inside one another"),
+    "tree-outside": (tree(**stored("./../secret.safetensors")), "lies outside of it"),
+    "tree-of-text": (tree(**stored(["tensor([1.0000e+00])"])), "dump with use_repr=False"),
+    "tree-without-files": (tree(**stored("./a.safetensors")), "a.safetensors"),
     "nothing": (written("notes.txt", b"x"), "no dump that probe reads"),
 }  # fmt: skip
 
@@ -126,12 +168,35 @@ def test_it_is_refused_by_one_line(name: str, tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "a.h5").exists() and not (tmp_path / "hacked").exists()
 
 
-def test_a_folder_of_too_many_files_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = tmp_path / "dump"
     for at in range(4):
+        (dump / f"step{at}").mkdir(parents=True)
+        (dump / f"step{at}" / "a.npy").touch()
+    assert len(files_in(dump, most=4)) == 4
+    with pytest.raises(StoreError, match="has more than 3 files"):
+        files_in(dump, most=3)
+    monkeypatch.setattr("probe.dumps.files.MOST_FILES", 3)
+    for words in (["import", dump, "-o", tmp_path / "a.h5"], ["compare", dump, dump], ["info", dump], ["show", dump]):
+        done = run(*words)
+        assert done.exit_code == 3 and done.stderr.count("\n") == 1 and "has more than 3 files" in done.stderr
+
+
+def test_no_more_of_a_folder_is_listed_than_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million names would take seconds and hundreds of MiB before they are counted."""
+    for at in range(50):
         (tmp_path / str(at)).touch()
-    assert len(files_in(tmp_path, most=4)) == 4
+    listed, scandir = [], os.scandir
+
+    @contextlib.contextmanager
+    def counted(path: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            yield (listed.append(entry) or entry for entry in entries)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(os, "scandir", counted)
     with pytest.raises(StoreError, match="has more than 3 files"):
         files_in(tmp_path, most=3)
+    assert len(listed) == 4
 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:

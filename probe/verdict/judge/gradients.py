@@ -58,12 +58,12 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
     """Judge the gradients of parameters; return their relative errors by place."""
     step, verdicts = judging.step, judging.verdicts
     lowest, scales = judging.lowest_precision(), _scales(judging)
-    wrong: list[Wrong] = []
-    shown, found = 0, {}
+    wrong, shown, found = list[Wrong](), 0, dict[Place, float]()
     events = list(step.parameters.events(Phase.GRADIENT, Role.PARAM_GRAD))
     worst = max((scale.error for scale in scales.values()), default=0.0)
-    if not any(scale.squares for scale in scales.values()):  # what came back was not recorded
-        scales = {}
+    if not any(scale.squares for scale in scales.values()):  # what came back was not recorded: by the module's largest
+        norms = [(e.place[0], e.a.norm) for e in events if e.place and e.a and math.isfinite(e.a.norm)]
+        scales = {module: _Scale(norm**2, error=worst, excess=worst) for module, norm in sorted(norms)}
     any_finding, is_over = bool(verdicts.findings), verdicts.is_over
     used = {each.place: step.error(each) for each in step.parameters.events(Phase.UPDATE, Role.PARAM_GRAD)}
     weights = step.parameters.events(Phase.INIT, Role.PARAM)
