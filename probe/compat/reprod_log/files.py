@@ -1,29 +1,21 @@
-"""`ReprodLogger` and `ReprodDiffHelper` of reprod_log, without its blind spots: change the import, keep the script and its files.
-
-Other than there, NaN never passes, shapes are never broadcast, each method is judged by itself, unsigned integers do not wrap
-around, files cannot run code, and `ReprodDiffHelper.report` returns whether all passed.
-"""
+"""Files of arrays by name, and the log of their differences."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from probe.checkpoints.unpickling import ObjectUnpickler
+from probe.compat.reprod_log.compare import Info, check_data, check_print_diff, compute_diff
 from probe.damage import reading
 from probe.errors import ConfigError, ConversionError, FormatError, StoreError
 
-_METHODS = ("min", "max", "mean")
-_TAB = "\t"
 _VERSIONS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-
-Info = Mapping[Any, Any]
-"""arrays by name, or further mappings"""
 
 
 class ReprodLogger:
@@ -38,7 +30,7 @@ class ReprodLogger:
         return self._data
 
     def add(self, key: Any, val: np.ndarray) -> None:
-        """Add an array.
+        """Add an array as it is now: what is written to it later does not count.
 
         Raises
         ------
@@ -50,7 +42,7 @@ class ReprodLogger:
                 f"{key}: expected a numpy array, got {type(val).__module__}.{type(val).__qualname__}; "
                 "of a tensor: tensor.detach().cpu().numpy() (PyTorch), tensor.numpy() (PaddlePaddle)"
             )
-        self._data[key] = val
+        self._data[key] = np.array(val)
 
     def remove(self, key: Any) -> None:
         """Remove an array; that there is none is said."""
@@ -82,8 +74,6 @@ class ReprodDiffHelper:
     def __init__(self) -> None:
         self.diff_dict: dict[Any, Any] = {}
         """by name: ``mean``, ``max`` and ``min`` of the absolute differences"""
-        self._remarks: dict[str, str] = {}
-        """by place"""
 
     def load_info(self, path: str | Path) -> dict[Any, Any]:
         """Return the arrays of a file.
@@ -115,8 +105,8 @@ class ReprodDiffHelper:
         ConfigError
             a name is on one side only, or a value is no array
         """
-        self._remarks = {}
-        self.diff_dict = self._differences(info1, info2, "")
+        check_data(info1, info2)
+        self.diff_dict = compute_diff(info1, info2)
 
     def report(
         self,
@@ -124,7 +114,7 @@ class ReprodDiffHelper:
         diff_threshold: float = 1e-6,
         path: str | Path | None = "./diff.txt",
     ) -> bool:
-        """Print the differences, write them to a file, and tell whether all are within the threshold.
+        """Print the differences, write them to a file, and return whether all are within the threshold.
 
         Parameters
         ----------
@@ -134,21 +124,9 @@ class ReprodDiffHelper:
             what a difference may be
         path
             the file; None writes none
-
-        Raises
-        ------
-        ConfigError
-            the method is none
-        StoreError
-            the file cannot be written
         """
-        methods = [diff_method] if isinstance(diff_method, str) else list(diff_method)
-        methods = list(_METHODS) if methods == ["all"] else methods
-        unknown = [method for method in methods if method not in _METHODS]
-        if unknown or not methods:
-            raise ConfigError(f"diff_method={diff_method!r} is not known; expected {', '.join(_METHODS)} or all")
         texts: list[str] = []
-        passed = self._judged(self.diff_dict, methods, diff_threshold, "", 0, texts) and bool(self.diff_dict)
+        passed = check_print_diff(self.diff_dict, diff_method, diff_threshold, texts.append)
         texts.append(f"diff check {'passed' if passed else 'failed'}")
         now = time.strftime("%Y/%m/%d %H:%M:%S")
         lines = "".join(f"[{now}] root INFO: {text}\n" for text in texts)
@@ -160,55 +138,3 @@ class ReprodDiffHelper:
             except OSError as error:
                 raise StoreError(f"cannot write {path}: {error.strerror}") from None
         return passed
-
-    def _differences(self, a: Info, b: Info, place: str) -> dict[Any, Any]:
-        alone = [*(f"{place}{key}" for key in a if key not in b), *(f"{place}{key}" for key in b if key not in a)]
-        if alone:
-            raise ConfigError(f"on one side only: {', '.join(alone)}; both programs add arrays of the same names")
-        found: dict[Any, Any] = {}
-        for key in a:
-            both = a[key], b[key]
-            if all(isinstance(each, Mapping) for each in both):
-                found[key] = self._differences(*both, f"{place}{key}.")
-            elif all(isinstance(each, np.ndarray) for each in both):
-                found[key], remark = _difference(*both)
-                self._remarks |= {f"{place}{key}": remark} if remark else {}
-            else:
-                kinds = " and ".join(type(each).__name__ for each in both)
-                raise ConfigError(f"{place}{key}: expected numpy arrays, got {kinds}")
-        return found
-
-    def _judged(self, diffs: Info, methods: list[str], most: float, place: str, level: int, texts: list[str]) -> bool:
-        """Add the lines of each array; tell whether all are within the threshold. NaN is not."""
-        passed = True
-        for key, diff in diffs.items():
-            here = f"{place}{key}"
-            if set(diff) != {"mean", "max", "min"}:
-                texts.append(f"{_TAB * level}{key}")
-                passed &= self._judged(diff, methods, most, f"{here}.", level + 1, texts)
-                continue
-            texts.append(f"{_TAB * level}{key}: ")
-            texts += [f"{_TAB * (level + 1)}{self._remarks[here]}"] if here in self._remarks else []
-            for method in methods:
-                is_within = diff[method] <= most
-                texts.append(f"{_TAB * (level + 1)}{method} diff: check passed: {is_within}, value: {diff[method]}")
-                passed &= is_within
-        return passed
-
-
-def _difference(a: np.ndarray, b: np.ndarray) -> tuple[dict[str, float], str]:
-    """Return mean, max and min of the absolute differences of two arrays, and a remark."""
-    remark = ""
-    if a.shape != b.shape and a.T.shape == b.shape:
-        a, remark = a.T, "transpose sub_data1"
-    elif (
-        a.shape != b.shape and a.squeeze().shape == b.squeeze().shape
-    ):  # a loss: () in PyTorch, (1,) in older PaddlePaddle
-        b, remark = b.reshape(a.shape), f"shapes {a.shape} and {b.shape}: axes of size 1 left out"
-    if a.shape != b.shape or not a.size:
-        return dict.fromkeys(("mean", "max", "min"), float("nan")), f"shapes {a.shape} and {b.shape}: not compared"
-    wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
-    with np.errstate(invalid="ignore"):
-        diff = np.abs(a.astype(wide) - b.astype(wide))
-    diff = np.where(np.asarray(a == b), 0.0, diff)  # infinite on both sides
-    return {"mean": float(diff.mean()), "max": float(diff.max()), "min": float(diff.min())}, remark

@@ -1,0 +1,88 @@
+"""A recording's values as named tensors: names are those of ``probe export tree``, ``step_0/micro_0/mlp/call_0/forward/output.0``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from probe.checkpoints import safetensors
+from probe.checkpoints.stored import Stored
+from probe.checkpoints.writing import written_whole
+from probe.errors import NotRecordedError
+from probe.numbers.statistics import dtype_of
+from probe.ranks.layout.files import files_of
+from probe.records import Phase, Role
+from probe.store.reading.reader import Reader
+from probe.store.tree import place
+
+
+def readers_of(source: str | Path, opened: contextlib.ExitStack) -> list[Reader]:
+    """Return a reader for each rank. Raises StoreError, FormatError where one cannot be read."""
+    readers = [opened.enter_context(Reader(path)) for path in files_of(source)]
+    for reader in readers:
+        reader.require_steps()
+    return readers
+
+
+def counted(head: str, counts: Counter[str]) -> list[str]:
+    """Return a note, or none where nothing was counted: ``left out: 60 state, 20 delta``."""
+    named = ", ".join(f"{number:,} {what}" for what, number in counts.most_common() if number)
+    return [f"{head}: {named}"] if named else []
+
+
+def export_named(source: str | Path, target: str | Path) -> tuple[int, list[str]]:
+    """Write values into a new ``.safetensors`` file, or a new folder of ``.npy`` files whose times tell the order.
+
+    Return how many, and notes. numpy's own format has neither bfloat16 nor float8: they become float32, in ``….bfloat16.npy``.
+    Raises NotRecordedError where there are no values, ConversionError where the target is there already or cannot be written.
+    """
+    left, wider = Counter[str](), Counter[str]()
+    with contextlib.ExitStack() as opened, written_whole(Path(target)) as path:
+        readers = readers_of(source, opened)
+        found = [each for reader in readers for each in _with_values(reader, len(readers) > 1, left)]
+        if not found:
+            raise NotRecordedError(f'{source} holds no values, statistics alone: record it with task="tensor"')
+        if Path(target).suffix == ".safetensors":
+            left.update(f"{each.dtype}" for each, _, _ in found if each.dtype not in safetensors.NAMES)
+            found = [each for each in found if each[0].dtype in safetensors.NAMES]
+            framework = readers[0].info.framework
+            arrays = (reader.values(tensor) for _, reader, tensor in found)
+            known = framework if framework in ("torch", "mindspore") else "paddle"
+            safetensors.write(path, [each for each, _, _ in found], arrays, known)
+        else:
+            for at, each in enumerate(found, time.time_ns() // 1000):
+                _npy(path, *each, wider, at * 1000)
+    return len(found), counted("written as float32", wider) + counted(
+        "left out, without values or a dtype of the format", left
+    )
+
+
+def _with_values(reader: Reader, many: bool, left: Counter[str]) -> Iterator[tuple[Stored, Reader, int]]:
+    """Yield what has values, by names that differ; count the rest."""
+    known, rank = set[str](), f"rank{reader.info.rank}/" if many else ""
+    for row in (row for step in reader.steps["step"].tolist() for row in reader.of_step("records", step)):
+        role, tensor = Role(row["role"]), int(row["tensor"])
+        seen = reader.modules[row["module"]].path, int(row["call"]), Phase(row["phase"]), role
+        name = rank + place(int(row["step"]), int(row["micro"]), *seen, reader.slots[row["slot"]])
+        if tensor < 0 or name in known:
+            left[role.label if tensor < 0 else f"{role.label} seen again"] += 1
+        else:
+            yield Stored(name, dtype_of(row["dtype"].decode()), reader.shapes[row["shape"]]), reader, tensor
+        known.add(name)
+
+
+def _npy(folder: Path, stored: Stored, reader: Reader, tensor: int, wider: Counter[str], time_ns: int) -> None:
+    array, name = reader.values(tensor), stored.name
+    if array.dtype.isbuiltin != 1:  # of ml_dtypes
+        wider[str(array.dtype)] += 1
+        array, name = array.astype(np.float32), f"{name}.{array.dtype}"
+    path = folder / f"{name}.npy"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, array)
+    os.utime(path, ns=(time_ns, time_ns))
