@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,16 @@ WRONG: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "broadcast, a scalar": ({"x": np.ones((4, 3), "f4")}, {"x": some(1)}, {}),
     "(n, 1) and (n,)": ({"x": X[:, :1]}, {"x": X[:, 0]}, {}),
     "transposed": ({"x": X}, {"x": X.T}, {}),
-    "uint8 wraps around": ({"x": some(0, dtype="u1")}, {"x": some(255, dtype="u1")}, {"diff_method": "max", "diff_threshold": 1}),
-    "int8 wraps around": ({"x": some(-128, dtype="i1")}, {"x": some(127, dtype="i1")}, {"diff_method": "max", "diff_threshold": 1}),
+    "uint8 wraps around": (
+        {"x": some(0, dtype="u1")},
+        {"x": some(255, dtype="u1")},
+        {"diff_method": "max", "diff_threshold": 1},
+    ),
+    "int8 wraps around": (
+        {"x": some(-128, dtype="i1")},
+        {"x": some(127, dtype="i1")},
+        {"diff_method": "max", "diff_threshold": 1},
+    ),
     "a name only in the second, nested": ({"b": {"w": X}}, {"b": {"w": X, "v": X}}, {}),
     "a method behind one that fails": ({"x": some(0, 9)}, {"x": some(0, 0)}, {"diff_method": ["max", "min"]}),
     "nothing": ({}, {}, {}),
@@ -95,7 +102,11 @@ def reported(package: Any, case: tuple[Any, Any, dict[str, Any]]) -> dict[str, A
             if again:
                 helper.report(path="other.log", **options)
     except Exception as error:
-        return {"log": type(error).__name__ in ("AssertionError", "ConfigError") and "refused", "passed": False, "raised": str(error)}
+        return {
+            "log": type(error).__name__ in ("AssertionError", "ConfigError") and "refused",
+            "passed": False,
+            "raised": str(error),
+        }
     log = STAMP.sub("", Path("diff.log").read_text(encoding="utf-8"))
     assert log == STAMP.sub("", printed.getvalue())[-len(log) :] or again
     return {"log": log, "passed": log.endswith("diff check passed\n")}
@@ -116,7 +127,10 @@ def models(package: Any) -> dict[str, Any]:
                 q.set_value((p.T if p.ndim == 2 else p).numpy() + np.float32(shift * (p.ndim == 2)))
         for model in (theirs, ours):
             model.forward = (lambda forward: lambda x: {"y": forward(x)})(model.forward)
-        loss: Callable[[Any, Any], Any] = lambda given, out: {"loss": (out["y"] ** 2).mean()}
+
+        def loss(given: Any, out: Any) -> dict[str, Any]:
+            return {"loss": (out["y"] ** 2).mean()}
+
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             package.compare.compare_forward(theirs, ours, {"x": X[:8, :4]}, 1e-5)
@@ -168,11 +182,22 @@ def main() -> None:
             found[which] = json.loads((folder / "found.json").read_text())
         same = {name: theirs["log"] == found["ours"][name]["log"] for name, theirs in found["original"].items()}
         right = [name for name in same if name not in WRONG]
-        print(f"right in the original: {sum(same[name] for name in right)} of {len(right)} logs byte-identical but for the time")
-        print("".join(f"  other: {name}\n{found['original'][name]}\n{found['ours'][name]}\n" for name in right if not same[name]), end="")
+        print(
+            f"right in the original: {sum(same[name] for name in right)} of {len(right)} logs byte-identical but for the time"
+        )
+        print(
+            "".join(
+                f"  other: {name}\n{found['original'][name]}\n{found['ours'][name]}\n"
+                for name in right
+                if not same[name]
+            ),
+            end="",
+        )
         for name in WRONG:
             theirs, ours = found["original"][name], found["ours"][name]
-            print(f"{name}\n  reprod_log: {theirs.get('raised') or theirs['log']!r}\n  here:       {ours.get('raised') or ours['log']!r}")
+            print(
+                f"{name}\n  reprod_log: {theirs.get('raised') or theirs['log']!r}\n  here:       {ours.get('raised') or ours['log']!r}"
+            )
         if given.project:
             project(given.project, given.original, Path(place))
 

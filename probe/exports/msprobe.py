@@ -64,8 +64,7 @@ class _Rank:
         info, modules, self._files = self._reader.info, self._reader.modules, set[str]()
         self._place = self._folder / f"step{step}" / (f"rank{info.rank}" if info.world_size > 1 else "proc0")
         (self._place / "dump_tensor_data").mkdir(parents=True)
-        if self._weights and step != self._last + 1:
-            self._left["weights behind steps that were not recorded"] += sum(map(len, self._weights.values()))
+        if step != self._last + 1:  # a recording has them again
             self._weights.clear()
         self._last, calls = step, self._reader.of_step("calls", step)
         names = self._named(calls)

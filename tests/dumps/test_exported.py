@@ -1,0 +1,343 @@
+"""What `probe export` writes of a recording is read back equal, and what is not in it is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+
+import probe
+from probe.checkpoints import Stored, safetensors
+from probe.compat.reprod_log import ReprodDiffHelper
+from probe.dumps.arrays import load
+from probe.dumps.importing import import_dump
+from probe.errors import ConfigError, ConversionError, NotRecordedError
+from probe.exports.msprobe import export_msprobe
+from probe.exports.named import export_named
+from probe.exports.reprod import POINTS
+from probe.testing.recording import Recording, Seen
+from tests.cli.running import run
+from tests.dumps.making import FAULTS, as_msprobe, as_padiff, trained
+from tests.toy import nn
+from tests.toys import gpt, plain_step, record
+
+FORMS: dict[str, dict[str, Any]] = {
+    "tensor": {}, "statistics": {"task": "statistics"}, "mix": {"operations": True}, "forward": {"backward": False},
+    "mindspore": {"framework": "mindspore", "rank": "rank0"}, "mindspore-mix": {"framework": "mindspore", "operations": True},
+}  # fmt: skip
+BACK = r"step_(?P<step>\d+)/micro_(?P<micro>\d+)/(?:(?P<module>.+)/)?call_(?P<call>\d+)/(?!update)\w+/(?P<role>\w+)\.(?P<slot>.+?)(?:\.(?P<dtype>bfloat16|float8_\w+))?"  # noqa: E501
+"""the pattern of docs/guide/dumps.md"""
+
+
+def recorded(source: Path, **options: Any) -> Path:
+    (path,) = import_dump(source, source.with_name(f"{source.name}.h5"), **options)
+    return path
+
+
+def of_torch(path: Path) -> Path:
+    """Say that a recording of the tests' framework is one of PyTorch."""
+    with h5py.File(path, "r+") as file:
+        file.attrs["framework"] = "torch"
+    return path
+
+
+def told(path: Path, leave: tuple[str, ...] = ()) -> Counter[tuple[Any, ...]]:
+    """Return everything that was seen, but for roles and phases that are left out."""
+
+    def facts(each: Seen) -> tuple[Any, ...]:
+        place = (each.step, each.micro, each.phase, each.role, each.path, each.call, each.slot)
+        return (*place, each.dtype, each.shape, each.requires_grad, f"{each.norm:.12g}", each.hash)
+
+    seen = Recording(path).seen
+    return Counter(facts(each) for each in seen if not {each.role, each.phase} & {*leave})
+
+
+def tree(path: Path) -> list[Any]:
+    run = Recording(path)
+    modules = [(each.path, each.class_name, each.parent, each.arguments, each.file, each.line) for each in run.modules]
+    places = [(int(call["micro"]), int(call["module"]), int(call["call"]), int(call["caller"])) for call in run.calls]
+    return [run.info.framework, modules, places, [(p.names, p.shape, p.axes) for p in run.parameters]]
+
+
+# ---- mindstudio-probe
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_dump_is_read_back_equal(form: str, tmp_path: Path) -> None:
+    first = recorded(as_msprobe(tmp_path / "a", trained(steps=2), **FORMS[form]))
+    count, notes = export_msprobe(first, tmp_path / "b")
+    again = recorded(tmp_path / "b")
+    assert told(first) and told(first, ("delta", "update")) == told(again, ("delta", "update"))
+    assert told(first) == told(again)  # the update of the first step, which the second begins with
+    assert tree(first) == tree(again)
+    stored = [each for each in Recording(first).seen if each.values is not None]
+    assert (count > 0) is (form != "statistics") is bool(stored)
+    assert any("have" in note or "without values" in note for note in notes) is (form == "statistics")
+
+
+def test_the_files_of_a_dump(tmp_path: Path) -> None:
+    export_msprobe(recorded(as_msprobe(tmp_path / "a", trained(), operations=True)), tmp_path / "b")
+    place = tmp_path / "b" / "step0" / "proc0"
+    dump, construct, stack = (
+        json.loads((place / f"{name}.json").read_text()) for name in ("dump", "construct", "stack")
+    )
+    assert (dump["task"], dump["level"], dump["framework"]) == ("tensor", "mix", "pytorch")
+    assert list(construct)[:4] == ["Module.Model.forward.0", "Module.up.Linear.forward.0", "Functional.linear.0.forward",
+                                   "Module.block.Block.forward.0"]  # fmt: skip
+    assert construct["Functional.linear.0.forward"] == "Module.up.Linear.forward.0"
+    assert construct["Module.block.norm.LayerNorm.backward.0"] == "Module.block.Block.backward.0"
+    ended = [name for name in dump["data"] if name.startswith("Module.block") and ".forward." in name]
+    assert ended[-1] == "Module.block.Block.forward.0"  # behind what is inside it
+    linear = dump["data"]["Module.up.Linear.forward.0"]
+    assert {*linear} == {"input_args", "input_kwargs", "output", "parameters"} and isinstance(
+        linear["input_args"], list
+    )
+    names = {path.name for path in (place / "dump_tensor_data").iterdir()}
+    assert linear["parameters"]["weight"]["data_name"] == "Module.up.Linear.forward.0.parameters.weight.pt" in names
+    assert dump["data"]["Module.up.Linear.parameters_grad.0"]["bias"][0]["data_name"] in names
+    assert stack["0"][1][0].startswith("File /home/user/model.py, line 7, in ")
+
+
+def test_arguments_by_name_inside_lists_and_with_odd_names(tmp_path: Path) -> None:
+    dump = as_msprobe(tmp_path / "a", trained(), backward=False)
+    path = dump / "step0" / "proc1" / "dump.json"
+    data = json.loads(path.read_text())
+    call = data["data"]["Module.head.Linear.forward.0"]
+    leaf = call["input_args"][0]
+    call |= {
+        "input_args": [None, [leaf, leaf]],
+        "input_kwargs": {"mask": leaf, "../../x/" + "y" * 300: leaf, "../../x/" + "y" * 299: leaf},
+    }
+    path.write_text(json.dumps(data))
+    first = recorded(dump)
+    export_msprobe(first, tmp_path / "b")
+    assert told(first) == told(recorded(tmp_path / "b"))
+    assert all(len(path.name) < 256 for path in tmp_path.rglob("*.pt")) and not [*tmp_path.parent.glob("x*")]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "int64", "bool", "complex64", "uint16"])
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_dtypes_keep_their_names_and_values(framework: str, dtype: str, tmp_path: Path) -> None:
+    wide = np.array([[0, 1, 2.5, 7], [1, 0, 8, 3]], np.float32)
+    arrays = {
+        "x": wide.astype(np.dtype(getattr(ml_dtypes, dtype, dtype))),
+        "y": np.array(3, "f4"),
+        "z": np.zeros((0, 3)),
+    }
+    stored = [Stored(name, each.dtype, each.shape) for name, each in arrays.items()]
+    safetensors.write(tmp_path / "a.safetensors", stored, arrays.values(), "torch")
+    first = recorded(tmp_path / "a.safetensors")
+    with h5py.File(first, "r+") as file:
+        file.attrs["framework"] = framework
+    export_msprobe(first, tmp_path / "b")
+    again = Recording(recorded(tmp_path / "b"))
+    for path in "xyz":
+        one, other = Recording(first).one(path=path), again.one(path=path)
+        same_dtype = dtype != "uint16" or framework == "mindspore" or path != "x"  # which torch.save has no storage of
+        assert not same_dtype or (one.dtype, one.hash) == (other.dtype, other.hash)
+        assert one.shape == other.shape and np.array_equal(one.values.astype("f4"), other.values.astype("f4"))
+
+
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    values = {
+        "nan": [1, np.nan],
+        "inf": [1, np.inf],
+        "neginf": [1, -np.inf],
+        "both": [np.inf, -np.inf],
+        "all": [np.inf] * 2,
+    }
+    np.savez(tmp_path / "a.npz", **{name: np.array(each, "f4") for name, each in values.items()})
+    export_msprobe(recorded(tmp_path / "a.npz"), tmp_path / "b")
+    data = json.loads((tmp_path / "b" / "step0" / "proc0" / "dump.json").read_text())["data"]
+    for name, each in values.items():
+        said, array = data[f"Module.{name}.Module.forward.0"]["output"][0], np.array(each, "f4")
+        with np.errstate(invalid="ignore"):
+            wanted = (array.max(), array.min(), array.mean(), np.sqrt((array**2).sum()))
+        assert np.array_equal([said[key] for key in ("Max", "Min", "Mean", "Norm")], wanted, equal_nan=True), name
+
+
+def test_a_training_with_micro_batches_and_what_a_dump_has_no_place_for(tmp_path: Path) -> None:
+    def step(model: Any, optimizer: Any, number: int) -> Any:
+        plain_step(model, type("None", (), {"step": int, "zero_grad": int})(), number)
+        probe.log("logits", np.ones(3))
+        return plain_step(model, optimizer, number)
+
+    first = of_torch(record(tmp_path / "a.h5", steps=3, step=step, task="tensor"))
+    _, notes = export_msprobe(first, tmp_path / "b")
+    again, left = (
+        recorded(tmp_path / "b"),
+        ("state", "buffer", "value", "grad_total", "delta", "update", "param_grad", "loss"),
+    )
+    assert told(first, left) == told(again, left)
+    assert [int(call["micro"]) for call in Recording(again).calls] == [
+        int(call["micro"]) for call in Recording(first).calls
+    ]
+    counts = Counter(each.role for each in Recording(first).seen)
+    assert notes[0].startswith("left out, for which a dump has no place: ") and len(notes) == 1
+    assert (
+        f"{counts['state']} state" in notes[0]
+        and f"{counts['delta']} delta" in notes[0]
+        and "before the last micro-batch" in notes[0]
+    )
+    megatron = json.loads((tmp_path / "b" / "step0" / "proc0" / "construct.json").read_text())
+    assert megatron["megatron_micro_step_number"] == 2
+
+
+def test_a_step_behind_a_gap_has_its_own_weights(tmp_path: Path) -> None:
+    first = of_torch(record_two(tmp_path))
+    export_msprobe(first, tmp_path / "b")
+    left = ("state", "buffer", "grad_total", "delta", "update")
+    assert told(first, left) == told(recorded(tmp_path / "b"), left)
+
+
+def record_two(folder: Path) -> Path:
+    model = gpt()
+    with probe.capture(model, folder / "a.h5", steps=[0, 2], task="tensor"):
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        for number in range(3):
+            probe.step(loss=plain_step(model, optimizer, number))
+    return folder / "a.h5"
+
+
+def test_other_frameworks_are_refused(tmp_path: Path) -> None:
+    source = recorded(as_padiff(tmp_path / "a", trained()))
+    with pytest.raises(
+        ConfigError, match="is of paddle, which mindstudio-probe does not know: export npy or safetensors"
+    ):
+        export_msprobe(source, tmp_path / "b")
+    assert not (tmp_path / "b").exists() and not [*tmp_path.glob(".*")]
+
+
+# ---- Named tensors
+
+
+@pytest.mark.parametrize("target", ["tensors", "tensors.safetensors"])
+def test_named_tensors_are_read_back_equal(target: str, tmp_path: Path) -> None:
+    first = record(tmp_path / "a.h5", steps=2, task="tensor")
+    count, notes = export_named(first, tmp_path / target)
+    seen = Recording(first).seen
+    assert count == sum(each.values is not None for each in seen)
+    assert notes == [
+        f"left out, without values or a dtype of the format: {sum(each.role == 'delta' for each in seen)} delta"
+    ]
+    again, left = recorded(tmp_path / target, pattern=BACK), ("update", "loss", "delta", "value")
+    facts = [Counter((*each[:7], each[7], each[8], each[11]) for each in told(path, left)) for path in (first, again)]
+    assert facts[0] == facts[1]
+    assert [path for _, path, _ in Recording(again).called()] == [path for _, path, _ in Recording(first).called()]
+
+
+def test_bfloat16_in_both_formats(tmp_path: Path) -> None:
+    values = np.array([1, 2.5, 3], ml_dtypes.bfloat16)
+    np.savez(tmp_path / "a.npz", x=values, y=np.arange(3, dtype=np.complex128))
+    first = recorded(tmp_path / "a.npz")
+    assert export_named(first, tmp_path / "t")[1] == ["written as float32: 1 bfloat16"]
+    stored = tmp_path / "t/step_0/micro_0/x/call_0/forward/output.0.bfloat16.npy"
+    assert load(stored).dtype == np.float32 and np.array_equal(load(stored), values.astype(np.float32))
+    assert Recording(recorded(tmp_path / "t", pattern=BACK)).one(path="x").dtype == "bfloat16"
+    count, notes = export_named(first, tmp_path / "t.safetensors")
+    file = safetensors.SafetensorsFile(tmp_path / "t.safetensors")
+    assert (count, notes) == (1, ["left out, without values or a dtype of the format: 1 complex128"])
+    assert file.read("step_0/micro_0/x/call_0/forward/output.0").tobytes() == values.tobytes()
+
+
+def test_ranks_stand_in_folders(tmp_path: Path) -> None:
+    for rank in range(2):
+        as_msprobe(tmp_path / "a", trained(), rank=f"rank{rank}")
+    import_dump(tmp_path / "a", tmp_path / "a.h5")
+    export_named(tmp_path / "a.h5", tmp_path / "t")
+    export_msprobe(tmp_path / "a.h5", tmp_path / "d")
+    assert sorted(os.listdir(tmp_path / "t")) == sorted(os.listdir(tmp_path / "d" / "step0")) == ["rank0", "rank1"]
+
+
+def test_statistics_alone_are_no_named_tensors(tmp_path: Path) -> None:
+    first = recorded(as_msprobe(tmp_path / "a", trained(), "statistics"))
+    with pytest.raises(NotRecordedError, match='holds no values, statistics alone: record it with task="tensor"'):
+        export_named(first, tmp_path / "t")
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.h5"]
+
+
+# ---- Five acceptance points
+
+
+def side(folder: Path, name: str, steps: int = 2, task: str = "tensor", scale: float = 1, **scalars: float) -> Path:
+    model = gpt()
+    path = folder / f"{name}.h5"
+    with probe.capture(model, path, task=task):
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        for number in range(steps):
+            loss = float(plain_step(model, optimizer, number).data) * scale
+            probe.step(loss=loss, lr=1e-3, **{key: value + number for key, value in scalars.items()})
+    return path
+
+
+def test_all_points_of_the_guide(tmp_path: Path) -> None:
+    a, b = side(tmp_path, "a", acc=0.5), side(tmp_path, "b", acc=0.5001)
+    done = run("export", "reprod", str(a), str(b), "-o", str(tmp_path / "log"), "--train-threshold", "0.0015")
+    assert (
+        done.exit_code == 1
+        and "forward passed, metric failed, loss passed, bp_align passed, train_align passed" in done.stdout
+    )
+    found = {*os.listdir(tmp_path / "log")}
+    assert found == {
+        f"{point}_{end}" for point in POINTS for end in ("torch.npy", "paddle.npy", "diff.log", "diff_log.txt")
+    } | {"train_align_benchmark.npy"}
+    helper = ReprodDiffHelper()
+    infos = {name: helper.load_info(tmp_path / "log" / name) for name in found if name.endswith(".npy")}
+    assert [*infos["bp_align_torch.npy"]] == ["loss_0", "loss_1"] and [*infos["loss_paddle.npy"]] == ["loss"]
+    assert infos["metric_torch.npy"] == {"acc": [0.5]} and infos["train_align_benchmark.npy"] == {"acc": [1.5]}
+    logits = Recording(a).one(path="", role="output", micro=0, step=0).values
+    assert np.array_equal(infos["forward_torch.npy"]["output.0"], logits) and "input.0" in infos["forward_torch.npy"]
+    for point in POINTS:
+        one, other = (tmp_path / "log" / f"{point}_{end}" for end in ("diff.log", "diff_log.txt"))
+        assert one.read_bytes() == other.read_bytes() and re.search(
+            r"INFO: diff check (passed|failed)\n$", one.read_text()
+        )
+    assert "check passed: False, value: 9.99" in (tmp_path / "log" / "metric_diff.log").read_text()
+
+
+@pytest.mark.parametrize(
+    "options, status, note",
+    [
+        ({"task": "statistics"}, 2, "forward: not made, the recordings do not both hold outputs of the whole model with values"),
+        ({"steps": 1}, 1, "bp_align: not made, the recordings do not both hold losses of two steps or more"),
+        ({"scale": 1.001}, 1, ""),
+        ({"acc": None}, 2, "metric: not made, the recordings do not both hold metric that probe.step() was given"),
+        ({"f1": 0.5}, 1, ""),
+        ({"steps": 3}, 1, ""),
+    ],
+)  # fmt: skip
+def test_what_does_not_pass(options: dict[str, Any], status: int, note: str, tmp_path: Path) -> None:
+    """What lacks is said; a loss or a metric on one side only fails."""
+    scalars = {"acc": 0.5, **options}
+    a = side(tmp_path, "a", acc=0.5)
+    b = side(tmp_path, "b", **{key: value for key, value in scalars.items() if value is not None})
+    done = run("export", "reprod", str(a), str(b), "-o", str(tmp_path / "log"))
+    assert done.exit_code == status and note in done.stderr and bool(note) is bool(done.stderr)
+    only = "".join(path.read_text() for path in (tmp_path / "log").glob("*_diff.log"))
+    assert ("on one side only" in only) is (options in ({"f1": 0.5}, {"steps": 3}))
+
+
+# ---- Commands
+
+
+def test_commands_say_what_they_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded(as_msprobe(tmp_path / "a", trained(FAULTS)))
+    for kind, target in (("msprobe", "dump"), ("npy", "tensors"), ("safetensors", "t.safetensors")):
+        done = run("export", kind, "a.h5", "-o", target)
+        assert (done.exit_code, done.stdout) == (0, f"{len([*Path('a').rglob('*.pt')])} tensors are in {target}\n")
+        again = run("export", kind, "a.h5", "-o", target)
+        assert again.exit_code == 3 and f"{target} exists already" in again.stderr
+    assert "expected a .safetensors file" in run("export", "safetensors", "a.h5", "-o", "x").stderr
+    assert "expected a folder" in run("export", "npy", "a.h5", "-o", "x.safetensors").stderr
+    assert run("export", "msprobe", "none.h5", "-o", "x").exit_code == 3 and not Path("x").exists()
+    with pytest.raises(ConversionError, match="there is no folder"):
+        export_named("a.h5", "none/x")
