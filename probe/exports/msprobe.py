@@ -24,6 +24,8 @@ from probe.store.reading.reader import Reader
 _KINDS = {"torch": ("pytorch", "Module"), "": ("pytorch", "Module"), "mindspore": ("mindspore", "Cell")}
 _PARTS = {Role.INPUT: "input_args", Role.OUTPUT: "output", Role.GRAD_OUTPUT: "input", Role.GRAD_INPUT: "output"}
 """of a call, by role"""
+_SAID = {"input_args": "input", "input_kwargs": "kwargs"}
+"""parts that stand otherwise in the names of their tensors"""
 _BACKWARD = re.compile(r"\.backward(\.\d+)?$")
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
@@ -103,14 +105,9 @@ class _Rank:
 
     def _told(self, step: int, calls: np.ndarray, names: Mapping[int, str]) -> dict[str, Any]:
         """Return what dump.json says of calls, in the order in which they ended, and of gradients; write their values."""
-        modules, slots, ended = (
-            self._reader.modules,
-            self._reader.slots,
-            np.argsort(calls["end"], kind="stable").tolist(),
-        )
-        told: dict[str, Any] = {
-            names[at]: {"input_args": {}, "input_kwargs": {}, "output": {}} for at in ended if at in names
-        }
+        modules, slots = self._reader.modules, self._reader.slots
+        ended = sorted(names, key=lambda at: int(calls["end"][at]))
+        told: dict[str, Any] = {names[at]: {"input_args": {}, "input_kwargs": {}, "output": {}} for at in ended}
         by_call = {_key(calls[at]): name for at, name in names.items()}
         gradients, after = defaultdict[int, dict[str, Any]](dict), defaultdict[int, dict[str, Any]](dict)
         for row in self._reader.of_step("records", step):
@@ -125,10 +122,7 @@ class _Rank:
                 name = call if phase is Phase.FORWARD else _turned(call, "forward", "backward")
                 part = "input_kwargs" if role is Role.INPUT and not slot[:1].isdigit() else _PARTS[role]
                 entry = told.setdefault(name, {"input": {}, "output": {}})[part]
-                entry[slot] = self._leaf(
-                    row,
-                    f"{name}.{part.removeprefix('input_') if part == 'input_kwargs' else part.removesuffix('_args')}.{slot}",
-                )
+                entry[slot] = self._leaf(row, f"{name}.{_SAID.get(part, part)}.{slot}")
             else:
                 self._left[f"{role.label} as the optimizer used it" if role is Role.PARAM_GRAD else role.label] += 1
         for each in told.values():
@@ -147,7 +141,7 @@ class _Rank:
         return told
 
     def _construct(
-        self, calls: np.ndarray, names: Mapping[int, str], step: int, told: Mapping[str, Any]
+        self, calls: np.ndarray, names: Mapping[int, str], step: int, told: dict[str, Any]
     ) -> dict[str, Any]:
         """Return which call lies in which; with the micro-batch, as in Megatron's dumps, where there are several."""
         before, micros = self._reader.calls_before(step), sorted({int(calls["micro"][at]) for at in names}, key=abs)

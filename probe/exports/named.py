@@ -42,22 +42,24 @@ def export_named(source: str | Path, target: str | Path) -> tuple[int, list[str]
     Return how many, and notes. numpy's own format has neither bfloat16 nor float8: they become float32, in ``….bfloat16.npy``.
     Raises NotRecordedError where there are no values, ConversionError where the target is there already or cannot be written.
     """
-    left, wider = Counter[str](), Counter[str]()
+    left, is_one = Counter[str](), Path(target).suffix == ".safetensors"
     with contextlib.ExitStack() as opened, written_whole(Path(target)) as path:
         readers = readers_of(source, opened)
         found = [each for reader in readers for each in _with_values(reader, len(readers) > 1, left)]
         if not found:
             raise NotRecordedError(f'{source} holds no values, statistics alone: record it with task="tensor"')
-        if Path(target).suffix == ".safetensors":
-            left.update(f"{each.dtype}" for each, _, _ in found if each.dtype not in safetensors.NAMES)
+        wider = Counter(str(each.dtype) for each, _, _ in found if each.dtype.isbuiltin != 1 and not is_one)
+        if is_one:
+            left.update(str(each.dtype) for each, _, _ in found if each.dtype not in safetensors.NAMES)
             found = [each for each in found if each[0].dtype in safetensors.NAMES]
-            framework = readers[0].info.framework
             arrays = (reader.values(tensor) for _, reader, tensor in found)
-            known = framework if framework in ("torch", "mindspore") else "paddle"
+            known = readers[0].info.framework if readers[0].info.framework in ("torch", "mindspore") else "paddle"
             safetensors.write(path, [each for each, _, _ in found], arrays, known)
-        else:
-            for at, each in enumerate(found, time.time_ns() // 1000):
-                _npy(path, *each, wider, at * 1000)
+        for at, (stored, reader, tensor) in enumerate(found if not is_one else (), time.time_ns() // 1000):
+            file = path / f"{stored.name}{f'.{stored.dtype}' if stored.dtype.isbuiltin != 1 else ''}.npy"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, reader.values(tensor).astype(stored.dtype if stored.dtype.isbuiltin == 1 else np.float32))
+            os.utime(file, ns=(at * 1000, at * 1000))
     return len(found), counted("written as float32", wider) + counted(
         "left out, without values or a dtype of the format", left
     )
@@ -75,14 +77,3 @@ def _with_values(reader: Reader, many: bool, left: Counter[str]) -> Iterator[tup
         else:
             yield Stored(name, dtype_of(row["dtype"].decode()), reader.shapes[row["shape"]]), reader, tensor
         known.add(name)
-
-
-def _npy(folder: Path, stored: Stored, reader: Reader, tensor: int, wider: Counter[str], time_ns: int) -> None:
-    array, name = reader.values(tensor), stored.name
-    if array.dtype.isbuiltin != 1:  # of ml_dtypes
-        wider[str(array.dtype)] += 1
-        array, name = array.astype(np.float32), f"{name}.{array.dtype}"
-    path = folder / f"{name}.npy"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, array)
-    os.utime(path, ns=(time_ns, time_ns))

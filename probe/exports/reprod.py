@@ -40,9 +40,6 @@ def export_reprod(
     notes: list[str] = []
     with open_reader(a) as reader_a, open_reader(b) as reader_b:
         sides = [_arrays(reader_a), _arrays(reader_b)]
-        if (reader_a.info.framework, reader_b.info.framework) == ("paddle", "torch"):
-            sides.reverse()
-            notes.append(f"{b} is of PyTorch: its files end in _torch")
     sides[0]["forward"], sides[1]["forward"] = _in_order(sides[0]["forward"], sides[1]["forward"], notes)
     passed: dict[str, bool | None] = dict.fromkeys(POINTS)
     with written_whole(Path(folder)) as place:

@@ -30,8 +30,8 @@ from tests.toy import nn
 from tests.toys import gpt, plain_step, record
 
 FORMS: dict[str, dict[str, Any]] = {
-    "tensor": {}, "statistics": {"task": "statistics"}, "mix": {"operations": True}, "forward": {"backward": False},
-    "mindspore": {"framework": "mindspore", "rank": "rank0"}, "mindspore-mix": {"framework": "mindspore", "operations": True},
+    "statistics": {"task": "statistics"}, "mix": {"operations": True}, "forward": {"backward": False},
+    "mindspore": {"framework": "mindspore", "operations": True},
 }  # fmt: skip
 BACK = r"step_(?P<step>\d+)/micro_(?P<micro>\d+)/(?:(?P<module>.+)/)?call_(?P<call>\d+)/(?!update)\w+/(?P<role>\w+)\.(?P<slot>.+?)(?:\.(?P<dtype>bfloat16|float8_\w+))?"  # noqa: E501
 """the pattern of docs/guide/dumps.md"""
@@ -75,8 +75,9 @@ def test_a_dump_is_read_back_equal(form: str, tmp_path: Path) -> None:
     first = recorded(as_msprobe(tmp_path / "a", trained(steps=2), **FORMS[form]))
     count, notes = export_msprobe(first, tmp_path / "b")
     again = recorded(tmp_path / "b")
-    assert told(first) and told(first, ("delta", "update")) == told(again, ("delta", "update"))
-    assert told(first) == told(again)  # the update of the first step, which the second begins with
+    assert (
+        told(first) == told(again) and len(told(first)) > 20
+    )  # with the update of the first step, which the second begins with
     assert tree(first) == tree(again)
     stored = [each for each in Recording(first).seen if each.values is not None]
     assert (count > 0) is (form != "statistics") is bool(stored)
@@ -192,19 +193,10 @@ def test_a_training_with_micro_batches_and_what_a_dump_has_no_place_for(tmp_path
 
 
 def test_a_step_behind_a_gap_has_its_own_weights(tmp_path: Path) -> None:
-    first = of_torch(record_two(tmp_path))
+    first = of_torch(record(tmp_path / "a.h5", steps=3, config={"task": "tensor", "step": [0, 2]}))
     export_msprobe(first, tmp_path / "b")
     left = ("state", "buffer", "grad_total", "delta", "update")
     assert told(first, left) == told(recorded(tmp_path / "b"), left)
-
-
-def record_two(folder: Path) -> Path:
-    model = gpt()
-    with probe.capture(model, folder / "a.h5", steps=[0, 2], task="tensor"):
-        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
-        for number in range(3):
-            probe.step(loss=plain_step(model, optimizer, number))
-    return folder / "a.h5"
 
 
 def test_other_frameworks_are_refused(tmp_path: Path) -> None:
@@ -267,11 +259,10 @@ def test_statistics_alone_are_no_named_tensors(tmp_path: Path) -> None:
 # ---- Five acceptance points
 
 
-def side(folder: Path, name: str, steps: int = 2, task: str = "tensor", scale: float = 1, **scalars: float) -> Path:
+def side(path: Path, steps: int = 2, task: str = "tensor", scale: float = 1, **scalars: float) -> Path:
     model = gpt()
-    path = folder / f"{name}.h5"
+    optimizer = nn.AdamW(model.parameters(), lr=1e-3)
     with probe.capture(model, path, task=task):
-        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
         for number in range(steps):
             loss = float(plain_step(model, optimizer, number).data) * scale
             probe.step(loss=loss, lr=1e-3, **{key: value + number for key, value in scalars.items()})
@@ -279,7 +270,7 @@ def side(folder: Path, name: str, steps: int = 2, task: str = "tensor", scale: f
 
 
 def test_all_points_of_the_guide(tmp_path: Path) -> None:
-    a, b = side(tmp_path, "a", acc=0.5), side(tmp_path, "b", acc=0.5001)
+    a, b = side(tmp_path / "a.h5", acc=0.5), side(tmp_path / "b.h5", acc=0.5001)
     done = run("export", "reprod", str(a), str(b), "-o", str(tmp_path / "log"), "--train-threshold", "0.0015")
     assert (
         done.exit_code == 1
@@ -316,9 +307,8 @@ def test_all_points_of_the_guide(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_does_not_pass(options: dict[str, Any], status: int, note: str, tmp_path: Path) -> None:
     """What lacks is said; a loss or a metric on one side only fails."""
-    scalars = {"acc": 0.5, **options}
-    a = side(tmp_path, "a", acc=0.5)
-    b = side(tmp_path, "b", **{key: value for key, value in scalars.items() if value is not None})
+    given = {key: value for key, value in {"acc": 0.5, **options}.items() if value is not None}
+    a, b = side(tmp_path / "a.h5", acc=0.5), side(tmp_path / "b.h5", **given)
     done = run("export", "reprod", str(a), str(b), "-o", str(tmp_path / "log"))
     assert done.exit_code == status and note in done.stderr and bool(note) is bool(done.stderr)
     only = "".join(path.read_text() for path in (tmp_path / "log").glob("*_diff.log"))

@@ -52,34 +52,26 @@ def check_print_diff(
     return passed
 
 
-def check_data(data1: Info, data2: Info) -> None:
+def check_data(data1: Info, data2: Info, place: str = "") -> None:
     """Raise ConfigError where a name is on one side only."""
-    alone = [*_alone(data1, data2), *_alone(data2, data1)]
+    alone = [f"{place}{key}" for key in {**data1, **data2} if key not in data1 or key not in data2]
     if alone:
         raise ConfigError(f"on one side only: {', '.join(alone)}; both programs add arrays of the same names")
-
-
-def _alone(data1: Info, data2: Info, place: str = "") -> list[str]:
-    """Return the names that only the first has."""
-    found = [f"{place}{key}" for key in data1 if key not in data2]
-    for key in data1:
-        if isinstance(data1[key], Mapping) and isinstance(data2.get(key), Mapping):
-            found += _alone(data1[key], data2[key], f"{place}{key}.")
-    return found
 
 
 def compute_diff(data1: Info, data2: Info, place: str = "") -> dict[Any, Any]:
     """Return ``mean``, ``max`` and ``min`` of the absolute differences of arrays of the same names.
 
-    Raises ConfigError where a name of the first is not in the second, or a value is no array.
+    Raises ConfigError where a name is on one side only, or a value is no array.
     """
+    check_data(data1, data2, place)
     found: dict[Any, Any] = {}
-    for key, value in data1.items():
-        both = value, data2.get(key)
+    for key in data1:
+        both = data1[key], data2[key]
         if all(isinstance(each, Mapping) for each in both):
-            found[key] = compute_diff(*both, f"{place}{key}.")  # type: ignore[arg-type]
+            found[key] = compute_diff(*both, f"{place}{key}.")
         elif all(isinstance(each, np.ndarray) for each in both):
-            found[key] = _difference(*both)  # type: ignore[arg-type]
+            found[key] = _difference(*both)
         else:
             kinds = " and ".join(type(each).__name__ for each in both)
             raise ConfigError(f"{place}{key}: expected numpy arrays, got {kinds}")
@@ -154,7 +146,6 @@ def _arrays(data: Any) -> dict[str, np.ndarray]:
 
 
 def _passes(a: Info, b: Info, most: float, method: str | Sequence[str], when: str) -> bool:
-    check_data(a, b)
     passed = check_print_diff(compute_diff(a, b), method, most)
     print(f"diff check {'passed' if passed else 'failed'}{when}")
     return passed

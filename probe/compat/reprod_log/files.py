@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probe.checkpoints.unpickling import ObjectUnpickler
-from probe.compat.reprod_log.compare import Info, check_data, check_print_diff, compute_diff
+from probe.compat.reprod_log.compare import Info, check_print_diff, compute_diff
 from probe.damage import reading
 from probe.errors import ConfigError, ConversionError, FormatError, StoreError
 
@@ -30,13 +30,7 @@ class ReprodLogger:
         return self._data
 
     def add(self, key: Any, val: np.ndarray) -> None:
-        """Add an array as it is now: what is written to it later does not count.
-
-        Raises
-        ------
-        ConfigError
-            it is none
-        """
+        """Add an array as it is now: what is written to it later does not count. Raises ConfigError where it is none."""
         if not isinstance(val, np.ndarray):
             raise ConfigError(
                 f"{key}: expected a numpy array, got {type(val).__module__}.{type(val).__qualname__}; "
@@ -54,13 +48,7 @@ class ReprodLogger:
         self._data.clear()
 
     def save(self, path: str | Path) -> None:
-        """Write a ``.npy`` file that `ReprodDiffHelper.load_info`, and reprod_log, read.
-
-        Raises
-        ------
-        StoreError
-            it cannot be written
-        """
+        """Write a ``.npy`` file that `ReprodDiffHelper.load_info`, and reprod_log, read. Raises StoreError where it cannot."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             np.save(path, self._data)  # type: ignore[arg-type]
@@ -78,10 +66,7 @@ class ReprodDiffHelper:
     def load_info(self, path: str | Path) -> dict[Any, Any]:
         """Return the arrays of a file.
 
-        Raises
-        ------
-        StoreError, FormatError, ConversionError
-            it cannot be read, or is not what `ReprodLogger.save` writes
+        Raises StoreError, FormatError or ConversionError where it cannot be read, or is not what `ReprodLogger.save` writes.
         """
         path = Path(path)
         if not path.is_file():
@@ -100,12 +85,8 @@ class ReprodDiffHelper:
     def compare_info(self, info1: Info, info2: Info) -> None:
         """Compute the differences of arrays of the same names; ``diff_dict`` has them.
 
-        Raises
-        ------
-        ConfigError
-            a name is on one side only, or a value is no array
+        Raises ConfigError where a name is on one side only, or a value is no array.
         """
-        check_data(info1, info2)
         self.diff_dict = compute_diff(info1, info2)
 
     def report(
@@ -114,16 +95,10 @@ class ReprodDiffHelper:
         diff_threshold: float = 1e-6,
         path: str | Path | None = "./diff.txt",
     ) -> bool:
-        """Print the differences, write them to a file, and return whether all are within the threshold.
+        """Print the differences, write them to a file unless ``path`` is None, and return whether all are within the threshold.
 
-        Parameters
-        ----------
-        diff_method
-            ``mean``, ``max``, ``min``, ``all``, or several of the first three
-        diff_threshold
-            what a difference may be
-        path
-            the file; None writes none
+        ``diff_method`` is ``mean``, ``max``, ``min``, ``all``, or several of the first three. Raises ConfigError where it is
+        none, StoreError where the file cannot be written.
         """
         texts: list[str] = []
         passed = check_print_diff(self.diff_dict, diff_method, diff_threshold, texts.append)
