@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _STORAGES = {
     "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2", "torch.LongStorage": "<i8",
     "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2", "torch.CharStorage": "i1", "torch.ByteStorage": "u1",
     "torch.BoolStorage": "?", "torch.BFloat16Storage": BFLOAT16, "torch.ComplexFloatStorage": "<c8",
-    "torch.storage.UntypedStorage": "u1", "torch.UntypedStorage": "u1",
+    "torch.ComplexDoubleStorage": "<c16", "torch.storage.UntypedStorage": "u1", "torch.UntypedStorage": "u1",
 }  # fmt: skip
 _DTYPES = {
     "torch.float8_e4m3fn": ml_dtypes.float8_e4m3fn, "torch.float8_e5m2": ml_dtypes.float8_e5m2,
@@ -177,3 +178,25 @@ def _read_legacy(path: Path) -> tuple[Any, _BytesOf]:
 
 def _load(file: IO[bytes], path: Path) -> Any:
     return WeightsUnpickler(file, path).load()
+
+
+def write_tensor(path: Path, array: np.ndarray) -> None:
+    """Write one tensor as ``torch.save`` does; of a dtype that has no storage of its own as float32."""
+    names = {np.dtype(dtype): name for name, dtype in _STORAGES.items() if "Untyped" not in name}
+    array = array if array.dtype in names else array.astype(np.float32)
+    strides = [int(np.prod(array.shape[at + 1 :])) for at in range(array.ndim)]
+    kind = b"c" + names[array.dtype].replace(".", "\n").encode() + b"\n"
+    storage = b"(" + _text("storage") + kind + _text("0") + _text("cpu") + _number(array.size) + b"tQ" + _number(0)
+    sizes = b"".join(b"(" + b"".join(map(_number, each)) + b"t" for each in (array.shape, strides))
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + sizes + b"\x89ccollections\nOrderedDict\n)RtR"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (("data.pkl", b"\x80\x02" + tensor + b"."), ("data/0", array.tobytes()), ("version", b"3\n")):
+            archive.writestr(f"archive/{name}", data)
+
+
+def _number(value: int) -> bytes:
+    return b"\x8a\x08" + struct.pack("<q", value)
+
+
+def _text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()

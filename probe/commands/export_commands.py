@@ -84,9 +84,8 @@ def _command(name: str, what: str, output: str) -> None:
         from probe.exports.msprobe import export_msprobe
         from probe.exports.named import export_named
 
-        if name != "msprobe" and output.endswith(".safetensors") is not (name == "safetensors"):
-            raise ConfigError(f"-o {output}: expected {'a .safetensors file' if name == 'safetensors' else 'a folder'}")
-        count, notes = (export_msprobe if name == "msprobe" else export_named)(file, output)
+        is_one = name == "safetensors"
+        count, notes = export_msprobe(file, output) if name == "msprobe" else export_named(file, output, is_one)
         click.echo(harmless(f"{count:,} tensors are in {output}"))
         _noted(notes)
 

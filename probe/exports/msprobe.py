@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from probe.checkpoints.torch_pickle import write_tensor
 from probe.checkpoints.writing import written_whole
 from probe.dumps.msprobe import PREFIXES
 from probe.errors import ConfigError
 from probe.exports.named import counted, readers_of
-from probe.exports.torch_file import write_tensor
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
 

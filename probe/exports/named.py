@@ -36,33 +36,32 @@ def counted(head: str, counts: Counter[str]) -> list[str]:
     return [f"{head}: {named}"] if named else []
 
 
-def export_named(source: str | Path, target: str | Path) -> tuple[int, list[str]]:
-    """Write values into a new ``.safetensors`` file, or a new folder of ``.npy`` files whose times tell the order.
+def export_named(source: str | Path, target: str | Path, is_one: bool) -> tuple[int, list[str]]:
+    """Write values into one new ``.safetensors`` file, or as ``.npy`` files, whose times tell the order, into a new folder.
 
     Return how many, and notes. numpy's own format has neither bfloat16 nor float8: they become float32, in ``….bfloat16.npy``.
     Raises NotRecordedError where there are no values, ConversionError where the target is there already or cannot be written.
     """
-    left, is_one = Counter[str](), Path(target).suffix == ".safetensors"
+    left, other = Counter[str](), Counter[str]()
     with contextlib.ExitStack() as opened, written_whole(Path(target)) as path:
         readers = readers_of(source, opened)
         found = [each for reader in readers for each in _with_values(reader, len(readers) > 1, left)]
         if not found:
             raise NotRecordedError(f'{source} holds no values, statistics alone: record it with task="tensor"')
-        wider = Counter(str(each.dtype) for each, _, _ in found if each.dtype.isbuiltin != 1 and not is_one)
+        known = safetensors.NAMES if is_one else {each.dtype for each, _, _ in found if each.dtype.isbuiltin == 1}
+        other.update(str(each.dtype) for each, _, _ in found if each.dtype not in known)
         if is_one:
-            left.update(str(each.dtype) for each, _, _ in found if each.dtype not in safetensors.NAMES)
-            found = [each for each in found if each[0].dtype in safetensors.NAMES]
+            found = [each for each in found if each[0].dtype in known]
+            framework = readers[0].info.framework if readers[0].info.framework in ("torch", "mindspore") else "paddle"
             arrays = (reader.values(tensor) for _, reader, tensor in found)
-            known = readers[0].info.framework if readers[0].info.framework in ("torch", "mindspore") else "paddle"
-            safetensors.write(path, [each for each, _, _ in found], arrays, known)
-        for at, (stored, reader, tensor) in enumerate(found if not is_one else (), time.time_ns() // 1000):
-            file = path / f"{stored.name}{f'.{stored.dtype}' if stored.dtype.isbuiltin != 1 else ''}.npy"
+            safetensors.write(path, [each for each, _, _ in found], arrays, framework)
+        for at, (each, reader, tensor) in enumerate([] if is_one else found, time.time_ns() // 1000):
+            file = path / (f"{each.name}.npy" if each.dtype in known else f"{each.name}.{each.dtype}.npy")
             file.parent.mkdir(parents=True, exist_ok=True)
-            np.save(file, reader.values(tensor).astype(stored.dtype if stored.dtype.isbuiltin == 1 else np.float32))
+            np.save(file, reader.values(tensor).astype(each.dtype if each.dtype in known else np.float32))
             os.utime(file, ns=(at * 1000, at * 1000))
-    return len(found), counted("written as float32", wider) + counted(
-        "left out, without values or a dtype of the format", left
-    )
+    what = "left out, which safetensors cannot hold" if is_one else "written as float32"
+    return len(found), counted("left out, without values", left) + counted(what, other)
 
 
 def _with_values(reader: Reader, many: bool, left: Counter[str]) -> Iterator[tuple[Stored, Reader, int]]:

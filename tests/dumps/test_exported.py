@@ -124,7 +124,9 @@ def test_arguments_by_name_inside_lists_and_with_odd_names(tmp_path: Path) -> No
     assert all(len(path.name) < 256 for path in tmp_path.rglob("*.pt")) and not [*tmp_path.parent.glob("x*")]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "int64", "bool", "complex64", "uint16"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float8_e4m3fn", "float16", "int64", "bool", "complex64", "uint8", "uint16"]
+)
 @pytest.mark.parametrize("framework", ["torch", "mindspore"])
 def test_dtypes_keep_their_names_and_values(framework: str, dtype: str, tmp_path: Path) -> None:
     wide = np.array([[0, 1, 2.5, 7], [1, 0, 8, 3]], np.float32)
@@ -214,12 +216,10 @@ def test_other_frameworks_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["tensors", "tensors.safetensors"])
 def test_named_tensors_are_read_back_equal(target: str, tmp_path: Path) -> None:
     first = record(tmp_path / "a.h5", steps=2, task="tensor")
-    count, notes = export_named(first, tmp_path / target)
+    count, notes = export_named(first, tmp_path / target, "." in target)
     seen = Recording(first).seen
     assert count == sum(each.values is not None for each in seen)
-    assert notes == [
-        f"left out, without values or a dtype of the format: {sum(each.role == 'delta' for each in seen)} delta"
-    ]
+    assert notes == [f"left out, without values: {sum(each.role == 'delta' for each in seen)} delta"]
     again, left = recorded(tmp_path / target, pattern=BACK), ("update", "loss", "delta", "value")
     facts = [Counter((*each[:7], each[7], each[8], each[11]) for each in told(path, left)) for path in (first, again)]
     assert facts[0] == facts[1]
@@ -230,13 +230,13 @@ def test_bfloat16_in_both_formats(tmp_path: Path) -> None:
     values = np.array([1, 2.5, 3], ml_dtypes.bfloat16)
     np.savez(tmp_path / "a.npz", x=values, y=np.arange(3, dtype=np.complex128))
     first = recorded(tmp_path / "a.npz")
-    assert export_named(first, tmp_path / "t")[1] == ["written as float32: 1 bfloat16"]
+    assert export_named(first, tmp_path / "t", False)[1] == ["written as float32: 1 bfloat16"]
     stored = tmp_path / "t/step_0/micro_0/x/call_0/forward/output.0.bfloat16.npy"
     assert load(stored).dtype == np.float32 and np.array_equal(load(stored), values.astype(np.float32))
     assert Recording(recorded(tmp_path / "t", pattern=BACK)).one(path="x").dtype == "bfloat16"
-    count, notes = export_named(first, tmp_path / "t.safetensors")
+    count, notes = export_named(first, tmp_path / "t.safetensors", True)
     file = safetensors.SafetensorsFile(tmp_path / "t.safetensors")
-    assert (count, notes) == (1, ["left out, without values or a dtype of the format: 1 complex128"])
+    assert (count, notes) == (1, ["left out, which safetensors cannot hold: 1 complex128"])
     assert file.read("step_0/micro_0/x/call_0/forward/output.0").tobytes() == values.tobytes()
 
 
@@ -244,7 +244,7 @@ def test_ranks_stand_in_folders(tmp_path: Path) -> None:
     for rank in range(2):
         as_msprobe(tmp_path / "a", trained(), rank=f"rank{rank}")
     import_dump(tmp_path / "a", tmp_path / "a.h5")
-    export_named(tmp_path / "a.h5", tmp_path / "t")
+    export_named(tmp_path / "a.h5", tmp_path / "t", False)
     export_msprobe(tmp_path / "a.h5", tmp_path / "d")
     assert sorted(os.listdir(tmp_path / "t")) == sorted(os.listdir(tmp_path / "d" / "step0")) == ["rank0", "rank1"]
 
@@ -252,7 +252,7 @@ def test_ranks_stand_in_folders(tmp_path: Path) -> None:
 def test_statistics_alone_are_no_named_tensors(tmp_path: Path) -> None:
     first = recorded(as_msprobe(tmp_path / "a", trained(), "statistics"))
     with pytest.raises(NotRecordedError, match='holds no values, statistics alone: record it with task="tensor"'):
-        export_named(first, tmp_path / "t")
+        export_named(first, tmp_path / "t", False)
     assert sorted(os.listdir(tmp_path)) == ["a", "a.h5"]
 
 
@@ -326,8 +326,6 @@ def test_commands_say_what_they_wrote(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (done.exit_code, done.stdout) == (0, f"{len([*Path('a').rglob('*.pt')])} tensors are in {target}\n")
         again = run("export", kind, "a.h5", "-o", target)
         assert again.exit_code == 3 and f"{target} exists already" in again.stderr
-    assert "expected a .safetensors file" in run("export", "safetensors", "a.h5", "-o", "x").stderr
-    assert "expected a folder" in run("export", "npy", "a.h5", "-o", "x.safetensors").stderr
     assert run("export", "msprobe", "none.h5", "-o", "x").exit_code == 3 and not Path("x").exists()
     with pytest.raises(ConversionError, match="there is no folder"):
-        export_named("a.h5", "none/x")
+        export_named("a.h5", "none/x", False)
