@@ -55,12 +55,11 @@ def read_msprobe(source: Path, files: list[str], pattern: str | None) -> Iterato
         assert place is not None
         found[int(place["rank"] or 0)][int(place["step"] or 0)].append(path)
     for rank, steps in sorted(found.items()):
-        first = next(iter(steps.values()))[0]
-        top = json_of(first)
-        framework = _FRAMEWORKS.get(str(top.get("framework")), "torch")
+        said = json_of(first := next(iter(steps.values()))[0])
+        framework = _FRAMEWORKS.get(str(said.get("framework")), "torch")
         lacks = () if (first.parent / "construct.json").is_file() else ("which call lies in which",)
-        if not any(found and not found["path"] for found in map(_MODULE.fullmatch, top["data"])):
-            lacks = ("inputs and outputs of the whole model", *lacks)  # `probe export` writes them
+        is_whole = any(name and not name["path"] for name in map(_MODULE.fullmatch, said["data"]))  # of `probe export`
+        lacks = lacks if is_whole else ("inputs and outputs of the whole model", *lacks)
         yield Dump(framework, sorted(steps), functools.partial(_step, steps, framework), rank, lacks)
 
 
@@ -138,10 +137,8 @@ def _operations(
         if name not in modules:
             parent, operation, kind = around.get(name, ("", 0))[0], said["name"].rpartition(".")[2], said["kind"]
             caller, prefix = modules.get(parent, Call("")), PREFIXES.get(kind) if framework == "torch" else None
-            path, full = (
-                f"{caller.path}/{operation}.{counts[parent, operation]}",
-                f"{prefix or kind.lower()}.{said['name']}",
-            )
+            path = f"{caller.path}/{operation}.{counts[parent, operation]}"
+            full = f"{prefix or kind.lower()}.{said['name']}"
             counts[parent, operation] += 1
             given = _arguments(data.get(name) or {})
             found[name] = Call(path, caller.number, caller.micro, full, given, places.get(name, ("", 0)))

@@ -89,12 +89,11 @@ def test_what_passes(a: np.ndarray, b: np.ndarray, passes: bool) -> None:
         (X, np.where(X > 3, NAN, X), ["NaN in 2 of 6 places", "False, value: nan"]),
         (np.zeros((0, 2)), np.zeros((0, 2)), ["shapes (0, 2) and (0, 2): not compared", "False, value: nan"]),
         (np.array([0, 3], "u1"), np.array([255, 3], "u1"), ["False, value: 255"]),
-        (np.array([-128], "i1"), np.array([127], "i1"), ["False, value: 255"]),
         (np.array([-(2**63)]), np.array([2**63 - 1]), [f"False, value: {2**64 - 1}"]),
         (np.array(0.5, "f4"), np.array([0.5], "f4"), ["True, value: 0.0"]),
         (X, X + np.float32(0.1), [f"False, value: {np.abs(X - (X + np.float32(0.1))).max()}"]),
     ],
-    ids=["transposed", "broadcast", "axis", "nan", "empty", "uint8", "int8", "int64", "loss", "float32"],
+    ids=["transposed", "broadcast", "axis", "nan", "empty", "uint8", "int64", "loss", "float32"],
 )
 def test_the_log_says_why(a: np.ndarray, b: np.ndarray, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     helper = ReprodDiffHelper()
@@ -145,8 +144,7 @@ def test_errors(tmp_path: Path) -> None:
 def folder_of(folder: Path, **points: dict[str, Any]) -> Path:
     """Write the ten files of the guide; the port's are shifted by what stands under ``shift``."""
     for point in ("forward", "metric", "loss", "bp_align", "train_align"):
-        names = ["loss_0", "loss_1"] if point == "bp_align" else ["x"]
-        options = points.get(point, {})
+        names, options = ["loss_0", "loss_1"] if point == "bp_align" else ["x"], points.get(point, {})
         for side in ("torch", "paddle"):
             logger, shift = ReprodLogger(), options.get("shift", 0) * (side == "paddle")
             for name in [*names[: options.get("count", 2)], *options.get(side, ())]:
@@ -170,9 +168,8 @@ def folder_of(folder: Path, **points: dict[str, Any]) -> Path:
 def test_the_example_of_five_points(points: dict[str, Any], said: str, tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "docs" / "examples" / "acceptance.py"
     command = [sys.executable, str(script), str(folder_of(tmp_path, **points)), "--train-threshold", "0.0015"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(script.parents[2])}
-    )
+    env = {**os.environ, "PYTHONPATH": str(script.parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     own = "".join(f"{line}\n" for line in done.stdout.splitlines() if not line.startswith("["))
     assert (own, done.returncode) == (f"{said}\n", int("not" in said)), done.stderr
     logs = sorted(path.name for path in tmp_path.glob("*_diff.log"))
