@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -185,18 +184,14 @@ def write_tensor(path: Path, array: np.ndarray) -> None:
     names = {np.dtype(dtype): name for name, dtype in _STORAGES.items() if "Untyped" not in name}
     array = array if array.dtype in names else array.astype(np.float32)
     strides = [int(np.prod(array.shape[at + 1 :])) for at in range(array.ndim)]
-    kind = b"c" + names[array.dtype].replace(".", "\n").encode() + b"\n"
-    storage = b"(" + _text("storage") + kind + _text("0") + _text("cpu") + _number(array.size) + b"tQ" + _number(0)
-    sizes = b"".join(b"(" + b"".join(map(_number, each)) + b"t" for each in (array.shape, strides))
-    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + sizes + b"\x89ccollections\nOrderedDict\n)RtR"
+    size, shape, steps = (
+        b"".join(b"\x8a\x08" + each.to_bytes(8, "little") for each in numbers)
+        for numbers in ([array.size], array.shape, strides)
+    )
+    kind = names[array.dtype].replace(".", "\n").encode()
+    storage = b"(X\x07\0\0\0storagec" + kind + b"\nX\x01\0\0\x000X\x03\0\0\0cpu" + size + b"tQ"
+    tensor = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\0(" + shape + b"t(" + steps + b"t"
+    pickled = tensor + b"\x89ccollections\nOrderedDict\n)RtR."
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data in (("data.pkl", b"\x80\x02" + tensor + b"."), ("data/0", array.tobytes()), ("version", b"3\n")):
+        for name, data in (("data.pkl", pickled), ("data/0", array.tobytes()), ("version", b"3\n")):
             archive.writestr(f"archive/{name}", data)
-
-
-def _number(value: int) -> bytes:
-    return b"\x8a\x08" + struct.pack("<q", value)
-
-
-def _text(value: str) -> bytes:
-    return b"X" + struct.pack("<I", len(value)) + value.encode()

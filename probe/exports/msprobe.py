@@ -25,7 +25,7 @@ _KINDS = {"torch": ("pytorch", "Module"), "": ("pytorch", "Module"), "mindspore"
 _PARTS = {Role.INPUT: "input_args", Role.OUTPUT: "output", Role.GRAD_OUTPUT: "input", Role.GRAD_INPUT: "output"}
 """of a call, by role"""
 _SAID = {"input_args": "input", "input_kwargs": "kwargs"}
-"""parts that stand otherwise in the names of their tensors"""
+_KEY = ["micro", "module", "call"]
 _BACKWARD = re.compile(r"\.backward(\.\d+)?$")
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
@@ -108,11 +108,11 @@ class _Rank:
         modules, slots = self._reader.modules, self._reader.slots
         ended = sorted(names, key=lambda at: int(calls["end"][at]))
         told: dict[str, Any] = {names[at]: {"input_args": {}, "input_kwargs": {}, "output": {}} for at in ended}
-        by_call = {_key(calls[at]): name for at, name in names.items()}
+        by_call = {calls[at][_KEY].item(): name for at, name in names.items()}
         gradients, after = defaultdict[int, dict[str, Any]](dict), defaultdict[int, dict[str, Any]](dict)
         for row in self._reader.of_step("records", step):
             role, phase, slot, module = Role(row["role"]), Phase(row["phase"]), slots[row["slot"]], int(row["module"])
-            call = by_call.get(_key(row))
+            call = by_call.get(row[_KEY].item())
             if role is Role.PARAM:
                 (after if phase is Phase.UPDATE else self._weights)[module][slot] = row
             elif role is Role.PARAM_GRAD and phase is Phase.GRADIENT:
@@ -140,9 +140,7 @@ class _Rank:
             self._weights[module] |= rows
         return told
 
-    def _construct(
-        self, calls: np.ndarray, names: Mapping[int, str], step: int, told: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _construct(self, calls: np.ndarray, names: Mapping[int, str], step: int, told: Any) -> dict[str, Any]:
         """Return which call lies in which; with the micro-batch, as in Megatron's dumps, where there are several."""
         before, micros = self._reader.calls_before(step), sorted({int(calls["micro"][at]) for at in names}, key=abs)
         parents = {name: names.get(int(calls["caller"][at]) - before) for at, name in names.items()}
@@ -182,10 +180,6 @@ class _Rank:
                 np.save(path, array if array.dtype.isbuiltin == 1 else array.astype(np.float32))
             told["data_name"] = path.name
         return told
-
-
-def _key(row: Any) -> tuple[int, int, int]:
-    return int(row["micro"]), int(row["module"]), int(row["call"])
 
 
 def _turned(name: str, one: str, other: str) -> str:

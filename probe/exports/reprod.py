@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,9 +48,9 @@ def export_reprod(
             if min(map(len, pair)) < least:
                 notes.append(f"{point}: not made, the recordings do not both hold {lacking}")
                 continue
-            most = threshold if train_threshold is None or point != "train_align" else train_threshold
-            passed[point] = _judged(place / point, pair, most)
-            if point == "train_align":
+            is_last = point == "train_align"
+            passed[point] = _judged(place / point, pair, train_threshold if is_last and train_threshold else threshold)
+            if is_last:
                 shutil.copy(place / "train_align_torch.npy", place / "train_align_benchmark.npy")
     return passed, notes
 
@@ -74,10 +73,8 @@ def _forward(reader: Reader) -> Named:
     found: Named = {}
     roots = [at for at, module in enumerate(reader.modules) if module.parent < 0 and not module.is_operation]
     rows = reader.of_step("records", int(reader.steps["step"][0]))
-    chosen = (
-        np.isin(rows["module"], roots) & np.isin(rows["micro"], (0, -1)) & (rows["call"] == 0) & (rows["tensor"] >= 0)
-    )
-    for row in rows[chosen & np.isin(rows["role"], (Role.INPUT, Role.OUTPUT))]:
+    rows = rows[np.isin(rows["module"], roots) & np.isin(rows["micro"], (0, -1)) & (rows["call"] == 0)]
+    for row in rows[(rows["tensor"] >= 0) & np.isin(rows["role"], (Role.INPUT, Role.OUTPUT))]:
         array = reader.values(int(row["tensor"]))
         name = f"{Role(row['role']).label}.{reader.slots[row['slot']]}"
         found.setdefault(name, array if array.dtype.isbuiltin == 1 else array.astype(np.float32))
@@ -90,9 +87,7 @@ def _in_order(a: Named, b: Named, notes: list[str]) -> tuple[Named, Named]:
     names = dict(zip(*outputs, strict=False))
     notes += [f"forward: A's {one} is B's {other}, by their order" for one, other in names.items() if one != other]
     names |= {name: name for name in a if name in b and name.startswith("input.")} if names else {}
-    left = [f"A's {name}" for name in a if name not in names] + [
-        f"B's {name}" for name in b if name not in names.values()
-    ]
+    left = [*(f"A's {one}" for one in a if one not in names), *(f"B's {one}" for one in b if one not in names.values())]
     notes += [f"forward: left out, the other side has none with values: {', '.join(left)}"] if left else []
     return {one: a[one] for one in names}, {one: b[other] for one, other in names.items()}
 
@@ -103,12 +98,10 @@ def _judged(path: Path, pair: Sequence[Named], threshold: float) -> bool:
         logger = ReprodLogger()
         logger.data.update(named)
         logger.save(f"{path}_{side}.npy")
-    a, b = pair
-    helper = ReprodDiffHelper()
+    (a, b), helper = pair, ReprodDiffHelper()
     helper.compare_info({name: a[name] for name in a if name in b}, {name: b[name] for name in b if name in a})
-    for name in [*(name for name in a if name not in b), *(name for name in b if name not in a)]:
-        helper.diff_dict[name] = alone = Difference(mean=math.nan, max=math.nan, min=math.nan)
-        alone.why = "on one side only"
+    for name in sorted({*a} ^ {*b}):
+        helper.diff_dict[name] = Difference("on one side only")
     passed = helper.report(diff_threshold=threshold, path=f"{path}_diff.log")
     shutil.copy(f"{path}_diff.log", f"{path}_diff_log.txt")
     return passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,10 +19,11 @@ Info = Mapping[Any, Any]
 
 
 class Difference(dict[str, Any]):
-    """The ``mean``, ``max`` and ``min`` of the absolute differences of two arrays."""
+    """The ``mean``, ``max`` and ``min`` of the absolute differences of two arrays; NaN, and why, where there are none."""
 
-    why: str = ""
-    """why they cannot be compared, or how they were"""
+    def __init__(self, why: str = "") -> None:
+        super().__init__(mean=math.nan, max=math.nan, min=math.nan)
+        self.why = why
 
 
 def check_print_diff(
@@ -80,16 +82,14 @@ def compute_diff(data1: Info, data2: Info, place: str = "") -> dict[Any, Any]:
 
 def _difference(a: np.ndarray, b: np.ndarray) -> Difference:
     """Return the difference of two arrays, in the dtype that numpy gives it where that is right; NaN where there is none."""
-    shapes, nan = f"shapes {a.shape} and {b.shape}", float("nan")
-    found = Difference(mean=nan, max=nan, min=nan)
+    shapes, found = f"shapes {a.shape} and {b.shape}", Difference()
     if a.shape != b.shape and a.squeeze().shape == b.squeeze().shape:
         if max(a.ndim, b.ndim) > 1:  # a loss, () in PyTorch and (1,) in older PaddlePaddle, is one number
             found.why = f"{shapes}: axes of size 1 left out"
         b = b.reshape(a.shape)
     if a.shape != b.shape or not a.size:
         turned = ", one is the other transposed" if a.size and a.shape[::-1] == b.shape else ""
-        found.why = f"{shapes}{turned}: not compared"
-        return found
+        return Difference(f"{shapes}{turned}: not compared")
     apart = _apart(a, b)
     if count := int(np.isnan(apart).sum()):
         found.why = f"NaN in {count} of {apart.size} places"
