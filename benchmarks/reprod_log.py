@@ -2,8 +2,8 @@
 
     python -m benchmarks.reprod_log --original VENV/bin/python [--project CHECKOUT]
 
-VENV has reprod-log 1.0.1 and PaddlePaddle, which reprod_log imports, and PyTorch; CHECKOUT is a copy of github.com/JunnYu/BERT-SST2-Prod,
-whose five check_step*.py run as they are and with one import changed.
+VENV has reprod-log 1.0.1, PaddlePaddle, which it imports, and PyTorch. CHECKOUT is github.com/JunnYu/BERT-SST2-Prod: its five
+check_step*.py run as they are, and with one import changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The five acceptance points of PaddlePaddle's paper reproduction guide: from the ten ``.npy`` files of a folder to five logs.
+"""The five acceptance points of PaddlePaddle's paper reproduction guide: ten ``.npy`` files become five logs.
 
 python acceptance.py log_reprod --train-threshold 0.0015
 """

@@ -1,4 +1,4 @@
-"""A recording as a dump of mindstudio-probe 26.2.0: ``step0/rank0`` with dump.json, construct.json, stack.json and tensors."""
+"""A recording as a dump of mindstudio-probe 26.2.0: dump.json, construct.json, stack.json and tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def export_msprobe(source: str | Path, target: str | Path) -> tuple[int, list[st
         for reader in readers_of(source, opened):
             if (framework := reader.info.framework) not in _KINDS:
                 raise ConfigError(
-                    f"{source} is of {framework}, which mindstudio-probe does not know: export npy or safetensors"
+                    f"{source} is of {framework}, no framework of mindstudio-probe: export npy or safetensors"
                 )
             rank = _Rank(reader, folder, counts, left)
             for step in reader.steps["step"].tolist():
@@ -73,8 +73,9 @@ class _Rank:
         told = self._told(step, calls, names)
         task = info.config.get("task")
         dump = {
-            "task": task if task in ("tensor", "structure") else "statistics", "framework": self._framework, "dump_data_dir": None,
-            "level": "mix" if any(each.is_operation for each in modules) else "L0", "data": {} if task == "structure" else told,
+            "task": task if task in ("tensor", "structure") else "statistics", "framework": self._framework,
+            "level": "mix" if any(each.is_operation for each in modules) else "L0", "dump_data_dir": None,
+            "data": {} if task == "structure" else told,
         }  # fmt: skip
         construct = self._construct(calls, names, step, told)
         for file, content in (("dump", dump), ("construct", construct), ("stack", self._stack(calls, names))):
@@ -104,7 +105,7 @@ class _Rank:
         return f"{first.capitalize()}.{rest or first}"
 
     def _told(self, step: int, calls: np.ndarray, names: Mapping[int, str]) -> dict[str, Any]:
-        """Return what dump.json says of calls, in the order in which they ended, and of gradients; write their values."""
+        """Return what dump.json says of calls, as they ended, and of gradients; write their values."""
         modules, slots = self._reader.modules, self._reader.slots
         ended = sorted(names, key=lambda at: int(calls["end"][at]))
         told: dict[str, Any] = {names[at]: {"input_args": {}, "input_kwargs": {}, "output": {}} for at in ended}

@@ -1,4 +1,4 @@
-"""A recording's values as named tensors: names are those of ``probe export tree``, ``step_0/micro_0/mlp/call_0/forward/output.0``."""
+"""A recording's values as named tensors: names are those below ``/tree``, ``step_0/micro_0/mlp/call_0/forward/output.0``."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def counted(head: str, counts: Counter[str]) -> list[str]:
 
 
 def export_named(source: str | Path, target: str | Path, is_one: bool) -> tuple[int, list[str]]:
-    """Write values into one new ``.safetensors`` file, or as ``.npy`` files, whose times tell the order, into a new folder.
+    """Write values into one new ``.safetensors`` file, or a new folder of ``.npy`` files, whose times tell the order.
 
-    Return how many, and notes. numpy's own format has neither bfloat16 nor float8: they become float32, in ``….bfloat16.npy``.
-    Raises NotRecordedError where there are no values, ConversionError where the target is there already or cannot be written.
+    Return how many, and notes. ``.npy`` has neither bfloat16 nor float8: they become float32, in ``….bfloat16.npy``.
+    Raises NotRecordedError where there are no values, ConversionError where the target is there or cannot be written.
     """
     left, other = Counter[str](), Counter[str]()
     with contextlib.ExitStack() as opened, written_whole(Path(target)) as path:

@@ -17,8 +17,8 @@ from probe.store.reading.reader import Reader
 
 _GIVEN = "that probe.step() was given"
 POINTS = {
-    "forward": ("outputs of the whole model with values", 1), "metric": (f"metric {_GIVEN}", 1), "loss": (f"loss {_GIVEN}", 1),
-    "bp_align": (f"losses of two steps or more {_GIVEN}", 2), "train_align": (f"metric {_GIVEN}", 1),
+    "forward": ("outputs of the whole model with values", 1), "metric": (f"metric {_GIVEN}", 1),
+    "loss": (f"loss {_GIVEN}", 1), "bp_align": (f"losses of two steps or more {_GIVEN}", 2), "train_align": (f"metric {_GIVEN}", 1),
 }  # fmt: skip
 """what each needs, and how many of them"""
 _NO_METRICS = {"loss", "lr", "learning_rate", "grad_norm", "global_norm"}
@@ -30,11 +30,11 @@ Named = dict[str, np.ndarray]
 def export_reprod(
     a: str | Path, b: str | Path, folder: str | Path, threshold: float = 1e-6, train_threshold: float | None = None
 ) -> tuple[dict[str, bool | None], list[str]]:
-    """Write a new folder as the guide asks for it; return which points passed, None for one that lacks numbers, and notes.
+    """Write a new folder as the guide asks; return which points passed, None for one that lacks numbers, and notes.
 
-    Both spellings of the guide are there: ``…_diff.log`` and ``…_diff_log.txt``, ``train_align_torch.npy`` and ``…_benchmark.npy``.
-    Files of A, the reference, end in ``_torch``, those of B in ``_paddle``. The thresholds are those of the mean of absolute
-    differences, and of the last metrics, where the guide allows more. Raises what reading and writing files do.
+    Both spellings of the guide are there: ``…_diff.log``, ``…_diff_log.txt``; ``train_align_torch.npy``, ``…_benchmark.npy``.
+    Files of A, the reference, end in ``_torch``, those of B in ``_paddle``. The thresholds are those of the mean of
+    absolute differences, and of the last metrics, where the guide allows more.
     """
     notes: list[str] = []
     with open_reader(a) as reader_a, open_reader(b) as reader_b:
@@ -69,7 +69,7 @@ def _arrays(reader: Reader) -> dict[str, Named]:
 
 
 def _forward(reader: Reader) -> Named:
-    """Return what the whole model was given and returned first, by role and slot; numbers that numpy lacks as float32."""
+    """Return what the whole model was given and returned first, by role and slot; bfloat16 as float32."""
     found: Named = {}
     roots = [at for at, module in enumerate(reader.modules) if module.parent < 0 and not module.is_operation]
     rows = reader.of_step("records", int(reader.steps["step"][0]))

@@ -160,7 +160,8 @@ def folder_of(folder: Path, **points: dict[str, Any]) -> Path:
         ({"forward": {"shift": 1e-7}, "train_align": {"shift": 0.001}}, "accepted"),
         ({"forward": {"shift": 2e-6}}, "not accepted: forward"),
         ({"train_align": {"shift": 0.002}}, "not accepted: train_align"),
-        ({"metric": {"paddle": ["f1"]}}, "metric: on one side only: f1; both programs add arrays of the same names\nnot accepted: metric"),
+        ({"metric": {"paddle": ["f1"]}}, "metric: on one side only: f1; both programs add arrays of the same names\n"
+                                         "not accepted: metric"),
         ({"bp_align": {"count": 1}}, "bp_align: 1 arrays, expected 2 or more\nnot accepted: bp_align"),
         ({"loss": {"shift": NAN}}, "not accepted: loss"),
     ],

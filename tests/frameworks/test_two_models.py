@@ -1,4 +1,4 @@
-"""`compare_forward` and `compare_loss_and_backward` of `probe.compat.reprod_log`, on the same model in PyTorch and PaddlePaddle."""
+"""`compare` of `probe.compat.reprod_log`, on the same model in PyTorch and PaddlePaddle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """reprod_log 1.0.1 without its blind spots: change the import, keep the script, its files and its logs.
 
-Other than there, NaN never passes, shapes are neither broadcast nor transposed, each method is judged by itself, integers do not
-wrap around, files cannot run code, and what checks returns whether all passed.
+Other than there, NaN never passes, shapes are neither broadcast nor transposed, each method is judged by itself,
+integers do not wrap around, files cannot run code, and what checks returns whether all passed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReprodLogger:
         return self._data
 
     def add(self, key: Any, val: np.ndarray) -> None:
-        """Add an array as it is now: what is written to it later does not count. Raises ConfigError where it is none."""
+        """Add an array as it is now, whatever is written to it later. Raises ConfigError where it is none."""
         if not isinstance(val, np.ndarray):
             raise ConfigError(
                 f"{key}: expected a numpy array, got {type(val).__module__}.{type(val).__qualname__}; "
@@ -54,7 +54,7 @@ class ReprodLogger:
         self._data.clear()
 
     def save(self, path: str | Path) -> None:
-        """Write a ``.npy`` file that `ReprodDiffHelper.load_info`, and reprod_log, read. Raises StoreError where it cannot."""
+        """Write a ``.npy`` file that `ReprodDiffHelper.load_info` and reprod_log read. Raises StoreError."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             np.save(path, self._data)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class ReprodDiffHelper:
     def load_info(self, path: str | Path) -> dict[Any, Any]:
         """Return the arrays of a file.
 
-        Raises StoreError, FormatError or ConversionError where it cannot be read, or is not what `ReprodLogger.save` writes.
+        Raises StoreError, FormatError or ConversionError where it is not what `ReprodLogger.save` writes.
         """
         path = Path(path)
         if not path.is_file():
@@ -101,10 +101,10 @@ class ReprodDiffHelper:
         diff_threshold: float = 1e-6,
         path: str | Path | None = "./diff.txt",
     ) -> bool:
-        """Print the differences, write them to a file unless ``path`` is None, and return whether all are within the threshold.
+        """Print the differences, write them to a file unless ``path`` is None, and return whether all are small enough.
 
-        ``diff_method`` is ``mean``, ``max``, ``min``, ``all``, or several of the first three. Raises ConfigError where it is
-        none, StoreError where the file cannot be written.
+        ``diff_method`` is ``mean``, ``max``, ``min``, ``all``, or several of the first three. Raises ConfigError where it
+        is none, StoreError where the file cannot be written.
         """
         texts: list[str] = []
         passed = check_print_diff(self.diff_dict, diff_method, diff_threshold, texts.append)

@@ -1,4 +1,4 @@
-"""Arrays held against each other; two models in one process: their outputs, then loss and gradients of some steps of SGD."""
+"""Arrays held against each other; two models in one process: outputs, then loss and gradients of steps of SGD."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Info = Mapping[Any, Any]
 
 
 class Difference(dict[str, Any]):
-    """The ``mean``, ``max`` and ``min`` of the absolute differences of two arrays; NaN, and why, where there are none."""
+    """The ``mean``, ``max`` and ``min`` of the absolute differences of two arrays; NaN where there are none, and why."""
 
     def __init__(self, why: str = "") -> None:
         super().__init__(mean=math.nan, max=math.nan, min=math.nan)
@@ -81,7 +81,7 @@ def compute_diff(data1: Info, data2: Info, place: str = "") -> dict[Any, Any]:
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> Difference:
-    """Return the difference of two arrays, in the dtype that numpy gives it where that is right; NaN where there is none."""
+    """Return the difference of two arrays, in the dtype that numpy gives it where that is right."""
     shapes, found = f"shapes {a.shape} and {b.shape}", Difference()
     if a.shape != b.shape and a.squeeze().shape == b.squeeze().shape:
         if max(a.ndim, b.ndim) > 1:  # a loss, () in PyTorch and (1,) in older PaddlePaddle, is one number
@@ -155,10 +155,10 @@ def compare_loss_and_backward(
     torch_model: Any, paddle_model: Any, torch_loss: Any, paddle_loss: Any, input_dict: Mapping[str, Any],
     lr: float = 1e-3, steps: int = 10, diff_threshold: float = 1e-6, diff_method: str | Sequence[str] = "mean",
 ) -> bool:  # fmt: skip
-    """Train two models in evaluation mode with SGD; print how far apart loss and gradients are, step by step, up to one that fails.
+    """Train two models with SGD; print how far apart loss and gradients are, step by step, up to one that fails.
 
-    A loss is called with the inputs and outputs of its model, and gives a dict with a ``loss``. Gradients lie as PyTorch's: that of
-    a Linear of PaddlePaddle is transposed, also where it is square. Raises ConfigError where a gradient is on one side only.
+    A loss is called with the inputs and outputs of its model, and gives a dict with a ``loss``. Gradients lie as
+    PyTorch's: that of a Linear of PaddlePaddle is transposed, also a square one. Raises ConfigError as `compute_diff`.
     """
     torch_input, paddle_input = _inputs(torch_model, paddle_model, input_dict)
     theirs = sys.modules["torch"].optim.SGD(torch_model.parameters(), lr=lr)
