@@ -21,7 +21,7 @@ from probe.errors import ConversionError
 RATIO = 16
 """a tensor, and what is packed, has no more bytes than so many times the file"""
 _MAGIC = 0x1950A86A20F9469CFC6C
-_STORAGES = {
+_STORAGES: dict[str, Any] = {
     "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2", "torch.LongStorage": "<i8",
     "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2", "torch.CharStorage": "i1", "torch.ByteStorage": "u1",
     "torch.BoolStorage": "?", "torch.BFloat16Storage": BFLOAT16, "torch.ComplexFloatStorage": "<c8",
