@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -18,7 +19,7 @@ from probe.checkpoints import Stored, safetensors
 from probe.compat.reprod_log import ReprodDiffHelper
 from probe.dumps.arrays import load
 from probe.dumps.importing import import_dump
-from probe.errors import ConfigError, ConversionError, NotRecordedError
+from probe.errors import ConfigError, NotRecordedError
 from probe.exports.msprobe import export_msprobe
 from probe.exports.named import export_named
 from probe.exports.reprod import POINTS
@@ -105,7 +106,7 @@ def test_arguments_by_name_inside_lists_and_with_odd_names(tmp_path: Path) -> No
     data = json.loads(path.read_text())
     call = data["data"]["Module.head.Linear.forward.0"]
     leaf = call["input_args"][0]
-    named = {name: leaf for name in ("mask", "../../x/" + "y" * 300, "../../x/" + "y" * 299)}
+    named = {"mask": leaf, "../../x/" + "y" * 300: leaf, "../../x/" + "y" * 299: call["output"][0]}
     call |= {"input_args": [None, [leaf, leaf]], "input_kwargs": named}
     path.write_text(json.dumps(data))
     first = recorded(dump)
@@ -159,8 +160,7 @@ def test_a_training_with_micro_batches_and_what_a_dump_has_no_place_for(tmp_path
     assert notes[0].startswith("left out, for which a dump has no place: ") and len(notes) == 1
     for what in ("param_grad before the last micro-batch", *(f"{counts[role]} {role}" for role in ("state", "delta"))):
         assert what in notes[0]
-    megatron = json.loads((tmp_path / "b" / "step0" / "proc0" / "construct.json").read_text())
-    assert megatron["megatron_micro_step_number"] == 2
+    assert '"megatron_micro_step_number": 2' in (tmp_path / "b" / "step0" / "proc0" / "construct.json").read_text()
 
 
 def test_a_step_behind_a_gap_has_its_own_weights(tmp_path: Path) -> None:
@@ -190,6 +190,8 @@ def test_named_tensors_are_read_back_equal(target: str, tmp_path: Path) -> None:
     again, left = recorded(tmp_path / target, pattern=BACK), ("update", "loss", "delta", "value")
     facts = [{(*each[:9], each[11]) for each in told(path, left)} for path in (first, again)]
     assert facts[0] == facts[1]
+    times = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy"))
+    assert {later - one for one, later in itertools.pairwise(times)} <= {1000}  # clocks of file systems may be coarse
     assert [path for _, path, _ in Recording(again).called()] == [path for _, path, _ in Recording(first).called()]
 
 
@@ -243,8 +245,7 @@ def test_all_points_of_the_guide(tmp_path: Path) -> None:
     found = {*os.listdir(tmp_path / "log")}
     ends = ("torch.npy", "paddle.npy", "diff.log", "diff_log.txt")
     assert found == {"train_align_benchmark.npy", *(f"{point}_{end}" for point in POINTS for end in ends)}
-    helper = ReprodDiffHelper()
-    infos = {name: helper.load_info(tmp_path / "log" / name) for name in found if name.endswith(".npy")}
+    infos = {n: ReprodDiffHelper().load_info(tmp_path / "log" / n) for n in found if n.endswith(".npy")}
     assert [*infos["bp_align_torch.npy"]] == ["loss_0", "loss_1"] and [*infos["loss_paddle.npy"]] == ["loss"]
     assert infos["metric_torch.npy"] == {"acc": [0.5]} and infos["train_align_benchmark.npy"] == {"acc": [1.5]}
     logits = Recording(a).one(path="", role="output", micro=0, step=0).values
@@ -282,8 +283,6 @@ def test_commands_say_what_they_wrote(tmp_path: Path, monkeypatch: pytest.Monkey
     for kind, target in (("msprobe", "dump"), ("npy", "tensors"), ("safetensors", "t.safetensors")):
         done = run("export", kind, "a.h5", "-o", target)
         assert (done.exit_code, done.stdout) == (0, f"{len([*Path('a').rglob('*.pt')])} tensors are in {target}\n")
-        again = run("export", kind, "a.h5", "-o", target)
-        assert again.exit_code == 3 and f"{target} exists already" in again.stderr
+        assert f"{target} exists already" in run("export", kind, "a.h5", "-o", target).stderr
     assert run("export", "msprobe", "none.h5", "-o", "x").exit_code == 3 and not Path("x").exists()
-    with pytest.raises(ConversionError, match="there is no folder"):
-        export_named("a.h5", "none/x", False)
+    assert "there is no folder none" in run("export", "npy", "a.h5", "-o", "none/x").stderr
