@@ -19,7 +19,7 @@ _DTYPES = {
     "I64": np.dtype("<i8"), "F16": np.dtype("<f2"), "BF16": BFLOAT16, "F32": np.dtype("<f4"), "F64": np.dtype("<f8"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn), "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2), "C64": np.dtype("<c8"),
 }  # fmt: skip
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _HEADER_LIMIT = 100_000_000
 _FORMATS = {"torch": "pt", "paddle": "np", "mindspore": "ms"}
 _FRAMEWORKS = {"pt": "torch", "pd": "paddle", "ms": "mindspore"}
@@ -50,10 +50,10 @@ def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray], f
     header: dict[str, Any] = {"__metadata__": {"format": _FORMATS[framework]}}
     offset = 0
     for stored in tensors:
-        if stored.dtype not in _NAMES:
+        if stored.dtype not in NAMES:
             raise ConversionError(f"{stored.name} is {stored.dtype}, which safetensors files cannot hold: give --dtype")
         header[stored.name] = {
-            "dtype": _NAMES[stored.dtype], "shape": list(stored.shape), "data_offsets": [offset, offset + stored.nbytes],
+            "dtype": NAMES[stored.dtype], "shape": list(stored.shape), "data_offsets": [offset, offset + stored.nbytes],
         }  # fmt: skip
         offset += stored.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -24,11 +24,11 @@ RATIO = 16
 """a tensor, and what is packed, has no more bytes than so many times the file"""
 _LOCAL = struct.Struct("<4s22x2H")  # before an entry: the signature, the lengths of its name and of what follows
 _MAGIC = 0x1950A86A20F9469CFC6C
-_STORAGES = {
+_STORAGES: dict[str, Any] = {
     "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2", "torch.LongStorage": "<i8",
     "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2", "torch.CharStorage": "i1", "torch.ByteStorage": "u1",
     "torch.BoolStorage": "?", "torch.BFloat16Storage": BFLOAT16, "torch.ComplexFloatStorage": "<c8",
-    "torch.storage.UntypedStorage": "u1", "torch.UntypedStorage": "u1",
+    "torch.ComplexDoubleStorage": "<c16", "torch.storage.UntypedStorage": "u1", "torch.UntypedStorage": "u1",
 }  # fmt: skip
 _DTYPES = {
     "torch.float8_e4m3fn": ml_dtypes.float8_e4m3fn, "torch.float8_e5m2": ml_dtypes.float8_e5m2,
@@ -197,3 +197,21 @@ def _read_legacy(path: Path) -> tuple[Any, _BytesOf]:
 
 def _load(file: IO[bytes], path: Path) -> Any:
     return WeightsUnpickler(file, path).load()
+
+
+def write_tensor(path: Path, array: np.ndarray) -> None:
+    """Write one tensor as ``torch.save`` does; of a dtype that has no storage of its own as float32."""
+    names = {np.dtype(dtype): name for name, dtype in _STORAGES.items() if "Untyped" not in name}
+    array = array if array.dtype in names else array.astype(np.float32)
+    strides = [int(np.prod(array.shape[at + 1 :])) for at in range(array.ndim)]
+    size, shape, steps = (
+        b"".join(b"\x8a\x08" + each.to_bytes(8, "little") for each in numbers)
+        for numbers in ([array.size], array.shape, strides)
+    )
+    kind = names[array.dtype].replace(".", "\n").encode()
+    storage = b"(X\x07\0\0\0storagec" + kind + b"\nX\x01\0\0\x000X\x03\0\0\0cpu" + size + b"tQ"
+    tensor = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\0(" + shape + b"t(" + steps + b"t"
+    pickled = tensor + b"\x89ccollections\nOrderedDict\n)RtR."
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (("data.pkl", pickled), ("data/0", array.tobytes()), ("version", b"3\n")):
+            archive.writestr(f"archive/{name}", data)

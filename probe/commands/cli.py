@@ -578,7 +578,7 @@ main.add_later(
 main.add_later("demo", "probe.demo", "demo_command", "Compare two recordings that come with probe.")
 main.add_later(
     "export", "probe.commands.export_commands", "export_group",
-    "Give a recording to other programs: TensorBoard, or any that reads HDF5.",
+    "Give a recording to other programs: TensorBoard, mindstudio-probe, or any that reads HDF5, .npy or safetensors.",
 )  # fmt: skip
 main.add_later(
     "import", "probe.commands.import_command", "import_command",

@@ -27,7 +27,7 @@ _MODULE = re.compile(
     r"(?:Module|Cell)\.(?:(?P<path>.+)\.)?(?P<name>[^.]+)\.(?P<pass>forward|backward|parameters_grad)(?:\.(?P<number>\d{1,9}))?"
 )
 _OPERATION = re.compile(r"(?P<kind>\w+)\.(?P<name>.+)\.(?P<number>\d{1,9})\.(?P<pass>forward|backward)")
-_PREFIXES = {
+PREFIXES = {
     "Functional": "torch.nn.functional", "Tensor": "torch.Tensor", "Torch": "torch", "VF": "torch", "Aten": "torch.ops.aten",
     "NPU": "torch_npu", "Distributed": "torch.distributed",
 }  # fmt: skip
@@ -55,11 +55,12 @@ def read_msprobe(source: Path, files: list[str], pattern: str | None) -> Iterato
         assert place is not None
         found[int(place["rank"] or 0)][int(place["step"] or 0)].append(path)
     for rank, steps in sorted(found.items()):
-        first = next(iter(steps.values()))[0]
-        framework = _FRAMEWORKS.get(str(json_of(first).get("framework")), "torch")
+        said = json_of(first := next(iter(steps.values()))[0])
+        framework = _FRAMEWORKS.get(str(said.get("framework")), "torch")
         lacks = () if (first.parent / "construct.json").is_file() else ("which call lies in which",)
-        read = functools.partial(_step, steps, framework)
-        yield Dump(framework, sorted(steps), read, rank, ("inputs and outputs of the whole model", *lacks))
+        is_whole = any(name and not name["path"] for name in map(_MODULE.fullmatch, said["data"]))  # of `probe export`
+        lacks = lacks if is_whole else ("inputs and outputs of the whole model", *lacks)
+        yield Dump(framework, sorted(steps), functools.partial(_step, steps, framework), rank, lacks)
 
 
 def _step(steps: Mapping[int, list[Path]], framework: str, number: int) -> Step:
@@ -123,7 +124,7 @@ def _modules(begun: Mapping[str, re.Match[str]], around: Mapping[str, tuple[str,
     found, first = dict[str, Call](), dict[tuple[str, int], int]()
     for name, said in begun.items():
         if "path" in said.groupdict():
-            micro, path, number = around.get(name, ("", 0))[1], said["path"] or said["name"], int(said["number"] or 0)
+            micro, path, number = around.get(name, ("", 0))[1], said["path"] or "", int(said["number"] or 0)
             found[name] = Call(path, number - first.setdefault((path, micro), number), micro, said["name"])
     return found
 
@@ -137,11 +138,9 @@ def _operations(
     for name, said in begun.items():
         if name not in modules:
             parent, operation, kind = around.get(name, ("", 0))[0], said["name"].rpartition(".")[2], said["kind"]
-            caller, prefix = modules.get(parent, Call("")), _PREFIXES.get(kind) if framework == "torch" else None
-            path, full = (
-                f"{caller.path}/{operation}.{counts[parent, operation]}",
-                f"{prefix or kind.lower()}.{said['name']}",
-            )
+            caller, prefix = modules.get(parent, Call("")), PREFIXES.get(kind) if framework == "torch" else None
+            path = f"{caller.path}/{operation}.{counts[parent, operation]}"
+            full = f"{prefix or kind.lower()}.{said['name']}"
             counts[parent, operation] += 1
             given = _arguments(data.get(name) or {})
             found[name] = Call(path, caller.number, caller.micro, full, given, places.get(name, ("", 0)))
@@ -176,7 +175,7 @@ def _read_one(
     if told is not None and told["pass"] == "parameters_grad":
         named = {slot: each[0] if isinstance(each, list) and len(each) == 1 else each for slot, each in said.items()}
         found = _tensors(path, name, named, Role.PARAM_GRAD)
-        step.weights += [(told["path"] or told["name"], seen) for seen in found]
+        step.weights += [(told["path"] or "", seen) for seen in found]
     elif told is None or call is None:
         step.notes.append(f"{name} is left out: it is no call of a module or an operation")
     else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +67,7 @@ def test_methods(method: Any, lines: list[str], capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "a, b, passes",
     [
-        (X, X.T, True), (X, X + 1, False), (X, X[:1], False), (X, X[0], False), (np.array([1.0, NAN]), np.array([1.0, 2.0]), False),
+        (X, X.T, False), (X, X + 1, False), (X, X[:1], False), (X, X[0], False), (np.array([1.0, NAN]), np.array([1.0, 2.0]), False),
         (np.array([NAN]), np.array([NAN]), False), (np.array([np.inf]), np.array([np.inf]), True), (np.zeros(0), np.zeros(0), False),
         (np.array([1], np.uint8), np.array([2], np.uint8), False), (np.array([True]), np.array([False]), False),
         (np.array([200], np.uint8), np.array([200], np.int64), True), (np.array([1j]), np.array([1.0]), False),
@@ -77,13 +80,35 @@ def test_what_passes(a: np.ndarray, b: np.ndarray, passes: bool) -> None:
         assert compared(a, b).report(method, 1e-6, None) is passes
 
 
-def test_nested_names_and_remarks(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "a, b, lines",
+    [
+        (X.T, X, ["shapes (3, 2) and (2, 3), one is the other transposed: not compared", "False, value: nan"]),
+        (X, X[:1], ["shapes (2, 3) and (1, 3): not compared", "False, value: nan"]),
+        (X[:, :1], X[:, 0], ["shapes (2, 1) and (2,): axes of size 1 left out", "True, value: 0.0"]),
+        (X, np.where(X > 3, NAN, X), ["NaN in 2 of 6 places", "False, value: nan"]),
+        (np.zeros((0, 2)), np.zeros((0, 2)), ["shapes (0, 2) and (0, 2): not compared", "False, value: nan"]),
+        (np.array([0, 3], "u1"), np.array([255, 3], "u1"), ["False, value: 255"]),
+        (np.array([-(2**63)]), np.array([2**63 - 1]), [f"False, value: {2**64 - 1}"]),
+        (np.array(0.5, "f4"), np.array([0.5], "f4"), ["True, value: 0.0"]),
+        (X, X + np.float32(0.1), [f"False, value: {np.abs(X - (X + np.float32(0.1))).max()}"]),
+    ],
+    ids=["transposed", "broadcast", "axis", "nan", "empty", "uint8", "int64", "loss", "float32"],
+)
+def test_the_log_says_why(a: np.ndarray, b: np.ndarray, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     helper = ReprodDiffHelper()
-    helper.compare_info({"block": {"w": X, "b": X}}, {"block": {"w": X.T, "b": X[:1]}})
-    assert helper.report(path=None) is False
-    lines = [line.partition("INFO: ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert lines[:4] == ["block", "\tw: ", "\t\ttranspose sub_data1", "\t\tmean diff: check passed: True, value: 0.0"]
-    assert lines[5] == "\t\tshapes (2, 3) and (1, 3): not compared"
+    helper.compare_info({"block": {"mean": a, "max": X, "min": X}}, {"block": {"mean": b, "max": X, "min": X}})
+    assert helper.report("max", path=None) is lines[-1].startswith("True")
+    said = [line.partition("INFO: ")[2] for line in capsys.readouterr().out.splitlines()]
+    wanted = [f"\t\t{why}" for why in lines[:-1]] + [f"\t\tmax diff: check passed: {lines[-1]}"]
+    assert said[: 2 + len(lines)] == ["block", "\tmean: ", *wanted]
+
+
+def test_an_array_counts_as_it_was_when_it_was_added() -> None:
+    logger, gradient = ReprodLogger(), X.copy()
+    logger.add("gradient", gradient)
+    gradient[:] = 0  # as zero_grad() does
+    assert np.array_equal(logger.data["gradient"], X)
 
 
 def test_nothing_to_compare_does_not_pass() -> None:
@@ -114,6 +139,42 @@ def test_errors(tmp_path: Path) -> None:
     (tmp_path / "cut.npy").write_bytes((tmp_path / "array.npy").read_bytes()[:20])
     with pytest.raises(FormatError, match="is damaged"):
         helper.load_info(tmp_path / "cut.npy")
+
+
+def folder_of(folder: Path, **points: dict[str, Any]) -> Path:
+    """Write the ten files of the guide; the port's are shifted by what stands under ``shift``."""
+    for point in ("forward", "metric", "loss", "bp_align", "train_align"):
+        names, options = ["loss_0", "loss_1"] if point == "bp_align" else ["x"], points.get(point, {})
+        for side in ("torch", "paddle"):
+            logger, shift = ReprodLogger(), options.get("shift", 0) * (side == "paddle")
+            for name in [*names[: options.get("count", 2)], *options.get(side, ())]:
+                logger.add(name, np.array([0.5 + shift]))
+            logger.save(folder / f"{point}_{'benchmark' if (point, side) == ('train_align', 'torch') else side}.npy")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "points, said",
+    [
+        ({}, "accepted"),
+        ({"forward": {"shift": 1e-7}, "train_align": {"shift": 0.001}}, "accepted"),
+        ({"forward": {"shift": 2e-6}}, "not accepted: forward"),
+        ({"train_align": {"shift": 0.002}}, "not accepted: train_align"),
+        ({"metric": {"paddle": ["f1"]}}, "metric: on one side only: f1; both programs add arrays of the same names\n"
+                                         "not accepted: metric"),
+        ({"bp_align": {"count": 1}}, "bp_align: 1 arrays, expected 2 or more\nnot accepted: bp_align"),
+        ({"loss": {"shift": NAN}}, "not accepted: loss"),
+    ],
+)  # fmt: skip
+def test_the_example_of_five_points(points: dict[str, Any], said: str, tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "docs" / "examples" / "acceptance.py"
+    command = [sys.executable, str(script), str(folder_of(tmp_path, **points)), "--train-threshold", "0.0015"]
+    env = {**os.environ, "PYTHONPATH": str(script.parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    own = "".join(f"{line}\n" for line in done.stdout.splitlines() if not line.startswith("["))
+    assert (own, done.returncode) == (f"{said}\n", int("not" in said)), done.stderr
+    logs = sorted(path.name for path in tmp_path.glob("*_diff.log"))
+    assert len(logs) == 5 - ("one side" in said) and "diff check" in (tmp_path / logs[0]).read_text()
 
 
 class _Hostile:

@@ -13,6 +13,7 @@ import pytest
 from probe.dumps.table import KINDS
 from tests.cli.running import run
 from tests.dumps.making import FAULTS, as_msprobe, trained
+from tests.dumps.test_exported import side
 from tests.golden_files import NOT_PART_OF_IT
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "dumps.md"
@@ -50,6 +51,8 @@ def test_its_commands_print_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mo
     for at, name in enumerate(("layers.0.mlp.0.input.0", "layers.0.mlp.0.output.0", "head.0.output.0")):
         np.save(f"tensors/{name}.npy", np.full((2, 3), at, np.float32))
         os.utime(f"tensors/{name}.npy", ns=(at, at))
+    side(Path("torch.h5"), acc=0.9)
+    side(Path("paddle.h5"), acc=0.9)
     page = PAGE.read_text(encoding="utf-8")
     commands = re.findall(r"^```console\n\$ (probe .*)\n((?:(?!```).*\n)*)```", page, re.MULTILINE)
     assert len(commands) > 4

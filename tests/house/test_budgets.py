@@ -41,6 +41,7 @@ BROUGHT = {
     "lines of source, of calls of modules too; bisect on eleven faults": (266, 319),
     "dumps of other tools": (1_324, 920),
     "dumps of SGLang, transformers and ptdbg_ascend; imports that read ahead": (300, 303),
+    "recordings for other tools; reprod_log's functions": (553, 400),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50

@@ -23,7 +23,7 @@ LAYERS = [
     ["matching", "recording", "session"],
     ["answer", "conversion", "dumps", "integrations", "reproducibility", "run"],
     ["compat", "verdict"],
-    ["checks", "operations"],
+    ["checks", "exports", "operations"],
     ["diagnosis"],
     ["comparing"],
     ["curve_comparison", "replaying"],

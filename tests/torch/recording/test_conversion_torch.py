@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.torch
@@ -14,6 +15,7 @@ from torch import nn
 import probe
 from probe.adapters.torch.adapter import TorchAdapter
 from probe.checkpoints import open_checkpoint
+from probe.checkpoints.torch_pickle import write_tensor
 from probe.conversion import convert_checkpoint
 from probe.errors import ConversionError
 
@@ -177,3 +179,20 @@ def test_a_recording_tells_torchs_linear_from_somebody_elses(tmp_path: Path) -> 
         ConversionError, match="does not know whether what Linear is in paddle stores it in the same order"
     ):
         probe.convert_weights(state, to="paddle", source=tmp_path / "mine.h5")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float16", "float64", "int64", "int8", "uint8", "bool", "complex64", "complex128"]
+)
+def test_torch_reads_a_tensor_that_was_written_without_it(dtype: str, tmp_path: Path) -> None:
+    tensor = torch.arange(24).reshape(2, 3, 4).to(getattr(torch, dtype))
+    values = tensor.to(torch.float32).numpy().astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else tensor.numpy()
+    for wanted, array in (
+        (tensor, values),
+        (tensor[0].T, values[0].T),
+        (tensor[0, 1, 1], values[0, 1, 1]),
+        (tensor[:0], values[:0]),
+    ):
+        write_tensor(tmp_path / "x.pt", np.asarray(array))
+        found = torch.load(tmp_path / "x.pt", weights_only=True)
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape and torch.equal(found, wanted)

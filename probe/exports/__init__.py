@@ -1,0 +1,1 @@
+"""Recordings written for other tools: what is not in a file is noted."""
