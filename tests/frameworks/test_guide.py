@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES
+from tests.guides import GUIDES, copied, run_guide, said
 
-REPO = Path(__file__).parents[2]
-GUIDE = (REPO / "docs" / "guide" / "torch-to-paddle.md").read_text(encoding="utf-8")
-NUMBERS = re.compile(r"\d+\.\d+(e[-+]\d+)?|\d+(?= are bit-equal| downstream tensors|×)")
-"""those that are not the same on every machine"""
-OF_NOISE = re.compile(r"(✓ agrees|~ from inside|~ inherits)$")
-"""what a line of the tree ends with where an error is about as large as noise may be: on which side of it differs by machine"""
-CLOSEST = re.compile(r"Closest to its limit: .*? it would be a divergence")
+PAGE = GUIDES / "torch-to-paddle.md"
+GUIDE = PAGE.read_text(encoding="utf-8")
 MAPPING = ["-lm", "transformers/bert-paddle"]
 ROWS = [[cell.split("<br>") for cell in line.strip("| ").split(" | ")] for line in GUIDE.splitlines() if "<br>" in line]
-
-
-def said(folder: Path, command: list[str], status: int = 0) -> list[str]:
-    """Run a command of the guide; return the lines that a terminal shows."""
-    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
-    env = {**own, "PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env={**env, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
-    assert done.returncode == status, done.stdout + done.stderr
-    return [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
-
-
-def comparable(lines: list[str]) -> str:
-    """Return lines as one text, however they are broken, without what differs by machine."""
-    text = " ".join(OF_NOISE.sub("#", NUMBERS.sub("#", line)) for line in lines)
-    return CLOSEST.sub("Closest.", " ".join(text.split()))
-
-
-def assert_shown(shown: list[str], lines: list[str]) -> None:
-    """Check that a listing is what was printed, from its first line on; … stands for any lines."""
-    printed, may_skip = comparable(lines), False
-    for part in "\n".join(shown).split("…\n"):
-        wanted = comparable(part.splitlines())
-        at = printed.find(wanted)
-        assert at >= 0, f"this was not printed: {part}\nbut: {lines}"
-        assert may_skip or not printed[:at].strip(), f"{printed[:at]!r} stands before {wanted!r}"
-        printed, may_skip = printed[at + len(wanted) :], True
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the guide leaves it: its commands have run, and printed what it shows."""
-    folder = tmp_path_factory.mktemp("guide") / "bert"
-    shutil.copytree(REPO / "docs" / "examples" / "bert", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *shown = part.splitlines()
-            lines = said(folder, shlex.split(command), status=int("First divergence" in part))
-            assert_shown(shown, lines)
+    folder = copied("bert", tmp_path_factory.mktemp("guide"))
+    run_guide(PAGE, folder)
     return folder
 
 

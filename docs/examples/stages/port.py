@@ -117,6 +117,7 @@ def main() -> None:
     if world > 1:
         dist.init_process_group("gloo")
 
+    torch.manual_seed(0)
     model = Port()
     if given.weights:
         model.load_state_dict(load_file(given.weights))
