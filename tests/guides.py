@@ -87,3 +87,19 @@ def not_in_files(page: Path, example: str) -> list[str]:
         for block in PYTHON.findall(page.read_text("utf-8"))
         if not any(" ".join(block.split()) in text for text in lines)
     ]
+
+
+def rows_of(page: Path) -> list[list[list[str]]]:
+    """Return the rows of tables that plant faults: what and how, phase and place, what is said."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.split("<br>") for cell in line.strip("| ").split(" | ")] for line in lines if "<br>" in line]
+    return [row for row in rows if len(row[0]) > 1]
+
+
+def assert_row(row: list[list[str]], lines: list[str]) -> None:
+    """Check that a comparison finds a planted fault where a row says, and says what is quoted there."""
+    _, (phase, place), (quoted,) = row
+    printed = " ".join(" ".join(lines).split())
+    assert quoted.strip('"') in printed
+    assert f"First divergence step 0 · {phase} " in printed or f"First divergence step 1 · {phase} " in printed
+    assert f" B {place.strip('`') if place.startswith('`') else '(the whole model)'} " in printed

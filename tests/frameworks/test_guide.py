@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES
-from tests.guides import GUIDES, copied, run_guide, said
+from tests.guides import GUIDES, assert_row, copied, rows_of, run_guide, said
 
 PAGE = GUIDES / "torch-to-paddle.md"
-GUIDE = PAGE.read_text(encoding="utf-8")
 MAPPING = ["-lm", "transformers/bert-paddle"]
-ROWS = [[cell.split("<br>") for cell in line.strip("| ").split(" | ")] for line in GUIDE.splitlines() if "<br>" in line]
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +35,12 @@ def test_the_port_is_aligned_and_the_fault_is_named(folder: Path) -> None:
     assert first["b"][0]["path"] == "bert.encoder.layers.1.norm1"
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if len(row[0]) > 1], ids=lambda row: row[0][1])
+@pytest.mark.parametrize("row", rows_of(PAGE), ids=lambda row: row[0][1])
 def test_what_goes_wrong_is_named_as_the_table_says(folder: Path, row: list[list[str]]) -> None:
-    (_, option), (phase, place), (quoted,) = row
-    out = option.strip("`-").replace(" ", "-")
-    said(folder, shlex.split(f"python train_paddle.py --weights bert.pdparams --out {out}.h5 {option.strip('`')}"))
-    printed = " ".join(" ".join(said(folder, ["probe-compare", "a.h5", f"{out}.h5", *MAPPING], status=1)).split())
-    assert quoted.strip('"') in printed
-    assert f"First divergence step 0 · {phase} " in printed
-    assert f" B {place.strip('`') if place.startswith('`') else '(the whole model)'} " in printed
+    option = row[0][1].strip("`")
+    out = option.strip("-").replace(" ", "-")
+    said(folder, shlex.split(f"python train_paddle.py --weights bert.pdparams --out {out}.h5 {option}"))
+    assert_row(row, said(folder, ["probe-compare", "a.h5", f"{out}.h5", *MAPPING], status=1))
 
 
 def test_without_the_mapping_modules_are_paired_by_what_was_recorded(folder: Path) -> None:
@@ -65,7 +60,8 @@ def test_where_too_little_is_paired_nothing_is_called_aligned(folder: Path) -> N
 
 
 def test_what_the_table_says_of_batchnorm_is_what_the_hint_says() -> None:
-    (quoted,) = next(row[2] for row in ROWS if len(row[0]) == 1)
+    (line,) = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| BatchNorm's momentum"))
+    quoted = line.strip("| ").split(" | ")[2]
     row = next(row for row in KNOWN_DIFFERENCES if row.name == "batchnorm-momentum")
     torch, paddle = row.habits["torch"].does, row.habits["paddle"].does
     assert quoted.strip('"') == f"{row.about} {torch} in PyTorch and {paddle} in PaddlePaddle"

@@ -46,7 +46,11 @@ class TimeEmbedding(nn.Module):
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.conv, self.time = nn.GroupNorm(8, WIDTH), nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.Linear(WIDTH, WIDTH)
+        self.norm, self.conv, self.time = (
+            nn.GroupNorm(8, WIDTH),
+            nn.Conv2d(WIDTH, WIDTH, 3, padding=1),
+            nn.Linear(WIDTH, WIDTH),
+        )
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         return x + self.conv(F.silu(self.norm(x)) + self.time(time)[:, :, None, None])

@@ -23,7 +23,9 @@ class Attention(nn.Module):
         self.v_proj, self.o_proj = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
         scores = (q @ k.transpose(-1, -2) / math.sqrt(WIDTH // HEADS)).masked_fill(~seen, -1e9)
         return self.o_proj((scores.float().softmax(-1).to(x.dtype) @ v).transpose(1, 2).flatten(2))
 
@@ -79,7 +81,9 @@ def main() -> None:
     model.to(DTYPES[given.dtype])
     decays = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": decays, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], 1e-3)
+    optimizer = torch.optim.AdamW(
+        [{"params": decays, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], 1e-3
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup)
 
     how = {} if given.noise is None else {"seed": given.noise}
