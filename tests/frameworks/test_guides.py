@@ -30,7 +30,10 @@ def paths(page: str, tmp_path: Path) -> tuple[Path, ...]:
     if page != "paconvert" or shutil.which("paconvert"):
         return ()
     venv = tmp_path / "paconvert-venv"
-    for command in ([sys.executable, "-m", "venv", venv], [venv / "bin/pip", "install", "-q", "paconvert"]):
+    for command in (
+        [sys.executable, "-m", "venv", venv],
+        [venv / "bin/pip", "install", "-q", "--retries", "1", "--timeout", "20", "paconvert"],
+    ):
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"PaConvert does not install here: {(done.stderr.splitlines() or ['?'])[-1]}")
