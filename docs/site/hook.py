@@ -25,7 +25,7 @@ def on_config(config: Any) -> Any:
         shelf = part.partition("\n")[0]
         pages = re.findall(r"\]\((\w+/[\w-]+\.md)\)", part)
         shelves.append({shelf: list(dict.fromkeys(pages))})
-    config.nav = [*shelves, {"Project": ["architecture.md", "contributing.md", "changelog.md"]}]
+    config.nav = [*shelves, {"Project": ["SKILL.md", "architecture.md", "contributing.md", "changelog.md"]}]
     return config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import probe
 from probe.answer.result import Divergence, Kind, Verdict
+from probe.diagnosis.causes.places import few_elements
 from probe.records import Phase
 from tests.toy import nn
 from tests.toy.tensor import Tensor, operation
@@ -312,3 +314,15 @@ def test_other_inputs_come_before_everything_but_the_weights(run: Recorder) -> N
     assert [(each.phase, each.kind, each.path) for each in found.divergences] == [
         (Phase.INIT, Kind.INIT, DOWN), (Phase.FORWARD, Kind.INPUTS, ""),
     ], "behind other inputs nothing can be told"  # fmt: skip
+
+
+# ---- Few elements beyond the limit say something only where they hold the error ----------------------
+
+
+@pytest.mark.parametrize(("rest", "is_said"), [(0.0, True), (1e-4, True), (0.02, False)])
+def test_few_elements_are_named_where_they_hold_most_of_the_error(rest: float, is_said: bool) -> None:
+    a = np.ones((32, 64))
+    b = a + rest * np.where(np.arange(64) % 2, 1, -1)
+    b[3, 5] += 0.1
+    evidence: Any = SimpleNamespace(values=SimpleNamespace(a=a, b=b, difference=b - a), limit=0.03)
+    assert (few_elements(evidence) is not None) is is_said

@@ -280,6 +280,15 @@ def test_the_norm_is_that_of_joined_weights_too(run: Recorder, turned: bool) -> 
     assert told(found) == [f"A {a}, B {b}"]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_joined_weight_has_no_rule_of_one_part(run: Recorder, turned: bool) -> None:
+    models = [fusing.apart(), fusing.together()]
+    rates = zip(models, (1e-3, 2e-3), strict=True)
+    files = [run(model, optimizer=Own(model.parameters(), rate=rate)) for model, rate in rates]
+    found = told(probe.compare(*(files[::-1] if turned else files), mapping=fusing.mapping()))
+    assert found and not any("second moment" in text for text in found), found
+
+
 def test_a_gradient_that_is_lost_on_the_way(run: Recorder) -> None:
     def lose(model: Model) -> None:
         module(model, "layers.1.mlp.up").weight.grad.data[...] = 0

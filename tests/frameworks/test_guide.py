@@ -3,66 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from probe.diagnosis.table_of_known_differences import KNOWN_DIFFERENCES
+from tests.guides import GUIDES, assert_row, copied, rows_of, run_guide, said
 
-REPO = Path(__file__).parents[2]
-GUIDE = (REPO / "docs" / "guide" / "torch-to-paddle.md").read_text(encoding="utf-8")
-NUMBERS = re.compile(r"\d+\.\d+(e[-+]\d+)?|\d+(?= are bit-equal| downstream tensors|×)")
-"""those that are not the same on every machine"""
-OF_NOISE = re.compile(r"(✓ agrees|~ from inside|~ inherits)$")
-"""what a line of the tree ends with where an error is about as large as noise may be: on which side of it differs by machine"""
-CLOSEST = re.compile(r"Closest to its limit: .*? it would be a divergence")
+PAGE = GUIDES / "torch-to-paddle.md"
 MAPPING = ["-lm", "transformers/bert-paddle"]
-ROWS = [[cell.split("<br>") for cell in line.strip("| ").split(" | ")] for line in GUIDE.splitlines() if "<br>" in line]
-
-
-def said(folder: Path, command: list[str], status: int = 0) -> list[str]:
-    """Run a command of the guide; return the lines that a terminal shows."""
-    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
-    env = {**own, "PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env={**env, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
-    assert done.returncode == status, done.stdout + done.stderr
-    return [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
-
-
-def comparable(lines: list[str]) -> str:
-    """Return lines as one text, however they are broken, without what differs by machine."""
-    text = " ".join(OF_NOISE.sub("#", NUMBERS.sub("#", line)) for line in lines)
-    return CLOSEST.sub("Closest.", " ".join(text.split()))
-
-
-def assert_shown(shown: list[str], lines: list[str]) -> None:
-    """Check that a listing is what was printed, from its first line on; … stands for any lines."""
-    printed, may_skip = comparable(lines), False
-    for part in "\n".join(shown).split("…\n"):
-        wanted = comparable(part.splitlines())
-        at = printed.find(wanted)
-        assert at >= 0, f"this was not printed: {part}\nbut: {lines}"
-        assert may_skip or not printed[:at].strip(), f"{printed[:at]!r} stands before {wanted!r}"
-        printed, may_skip = printed[at + len(wanted) :], True
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the guide leaves it: its commands have run, and printed what it shows."""
-    folder = tmp_path_factory.mktemp("guide") / "bert"
-    shutil.copytree(REPO / "docs" / "examples" / "bert", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *shown = part.splitlines()
-            lines = said(folder, shlex.split(command), status=int("First divergence" in part))
-            assert_shown(shown, lines)
+    folder = copied("bert", tmp_path_factory.mktemp("guide"))
+    run_guide(PAGE, folder)
     return folder
 
 
@@ -78,15 +35,12 @@ def test_the_port_is_aligned_and_the_fault_is_named(folder: Path) -> None:
     assert first["b"][0]["path"] == "bert.encoder.layers.1.norm1"
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if len(row[0]) > 1], ids=lambda row: row[0][1])
+@pytest.mark.parametrize("row", rows_of(PAGE), ids=lambda row: row[0][1])
 def test_what_goes_wrong_is_named_as_the_table_says(folder: Path, row: list[list[str]]) -> None:
-    (_, option), (phase, place), (quoted,) = row
-    out = option.strip("`-").replace(" ", "-")
-    said(folder, shlex.split(f"python train_paddle.py --weights bert.pdparams --out {out}.h5 {option.strip('`')}"))
-    printed = " ".join(" ".join(said(folder, ["probe-compare", "a.h5", f"{out}.h5", *MAPPING], status=1)).split())
-    assert quoted.strip('"') in printed
-    assert f"First divergence step 0 · {phase} " in printed
-    assert f" B {place.strip('`') if place.startswith('`') else '(the whole model)'} " in printed
+    option = row[0][1].strip("`")
+    out = option.strip("-").replace(" ", "-")
+    said(folder, shlex.split(f"python train_paddle.py --weights bert.pdparams --out {out}.h5 {option}"))
+    assert_row(row, said(folder, ["probe-compare", "a.h5", f"{out}.h5", *MAPPING], status=1))
 
 
 def test_without_the_mapping_modules_are_paired_by_what_was_recorded(folder: Path) -> None:
@@ -106,7 +60,8 @@ def test_where_too_little_is_paired_nothing_is_called_aligned(folder: Path) -> N
 
 
 def test_what_the_table_says_of_batchnorm_is_what_the_hint_says() -> None:
-    (quoted,) = next(row[2] for row in ROWS if len(row[0]) == 1)
+    (line,) = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| BatchNorm's momentum"))
+    quoted = line.strip("| ").split(" | ")[2]
     row = next(row for row in KNOWN_DIFFERENCES if row.name == "batchnorm-momentum")
     torch, paddle = row.habits["torch"].does, row.habits["paddle"].does
     assert quoted.strip('"') == f"{row.about} {torch} in PyTorch and {paddle} in PaddlePaddle"

@@ -273,8 +273,8 @@ def few_elements(evidence: Evidence) -> Found | None:
     if values is None or values.a.size < 64:
         return None
     differs = np.abs(values.difference) > evidence.limit * np.maximum(np.abs(values.a), np.abs(values.b))
-    count = int(np.count_nonzero(differs))
-    if not 0 < count <= max(1, values.a.size // 1000):
+    count, rest = int(np.count_nonzero(differs)), np.linalg.norm(values.difference[~differs])
+    if not 0 < count <= max(1, values.a.size // 1000) or rest > np.linalg.norm(values.difference[differs]):
         return None
     first = [int(k) for k in np.argwhere(differs)[0]]
     said = note("only-some-elements", count=count, size=values.a.size, first=tuple(first))

@@ -57,7 +57,7 @@ class Trace:
     @property
     def gradient_sketch(self) -> np.ndarray | None:
         """Its sketch, which several parameters beside one another do not have; None too if it is 0."""
-        return self.gradient.sketch if self.gradient is not None and self.gradient.norm > 0 else None
+        return own.sketch if (own := self.gradient) is not None and own.size == self.size and own.norm > 0 else None
 
     @functools.cached_property
     def after(self) -> Tensor | None:

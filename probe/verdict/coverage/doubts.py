@@ -119,12 +119,8 @@ class Doubts:
     def _tell_of_passes(self, step: Step, verdicts: Verdicts) -> None:
         """Say which micro-batches were joined, or could not be compared."""
         batches, counts = step.batches, [sum(micro >= 0 for micro in passes(step, name)) for name in "AB"]
-        for joined, code in (
-            (batches.joined, "micro-batches-joined"),
-            (batches.joined_evaluations, "evaluations-joined"),
-        ):
-            if joined:
-                self.notes.append(note(code, step=step.a.step, count=joined))
+        joined = {"micro-batches-joined": batches.joined, "evaluations-joined": batches.joined_evaluations}
+        self.notes += [note(code, step=step.a.step, count=count) for code, count in joined.items() if count]
         forwards = [sum(micro < 0 for micro in {call.micro for call in half.calls}) for half in (step.a, step.b)]
         if forwards[0] != forwards[1]:
             self.notes.append(note("other-number-of-forwards", a=forwards[0], b=forwards[1]))

@@ -86,7 +86,7 @@ class Alone:
         for name, half, other in (("A", step.a, step.b), ("B", step.b, step.a)):
             for (module, slot), tensors in half.values.items():
                 there = step.pair_of[module].b if name == "A" and module in step.pair_of else step.a_of.get(module, 0)
-                if len(tensors) > len(other.values.get((there, slot), ())):
+                if len(tensors) > max(step.batches.joined, 1) * len(other.values.get((there, slot), ())):
                     path = half.reader.modules[module].path or "the root"
                     self._alone[name][f"{Role.VALUE.label} {slot} of {path}"] = None
 

@@ -19,14 +19,12 @@ def judge_beside(judging: Judging) -> None:
     if top is None:
         return
     for slot, (at, a) in step.a.beside.items():
-        if slot not in step.b.beside:
-            continue
-        when, b = step.b.beside[slot]
+        when, b = step.b.beside.get(slot, (at, None))
         is_before = at < top.a.begin and when < top.b.begin
+        if b is None or (not is_before and not (a.kind == b.kind == "integer")):
+            continue
         event = Event(Phase.FORWARD, Role.VALUE, top, None, slot, slot, a, b, at)
         error = step.error(event)
-        if not is_before and not (a.kind == b.kind == "integer"):
-            continue
         limit = FORWARD.floor(event.u) if a.kind != "integer" else 0.0
         if error is None:
             judging.verdicts.add(Verdict(event, State.OPEN, 1.0, event.u, limit))

@@ -14,7 +14,7 @@ from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
 from probe.verdict.distance.views import padded_error
 from probe.verdict.side import GRADIENTS, Call, Side
-from probe.verdict.steps.batches import batches_of, length_before_batch, of_group
+from probe.verdict.steps.batches import batches_of, join_batch, length_before_batch, of_group
 from probe.verdict.steps.calls import Group, PairCalls, pair_calls
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.parameters import ParameterPairs
@@ -57,8 +57,17 @@ class Step:
             several = (node.calls if side == 0 else node.calls[::-1] for node in self.nodes)
             length = length_before_batch((mine, theirs[0]) for mine, theirs in several if len(mine) > 1)
             self.batches = replace(self.batches, order=replace(self.batches.order, length=length))
+            self._join_beside(*((a, b) if side == 0 else (b, a)))
         for node in self.nodes:
             self._pair_tensors(node)
+
+    def _join_beside(self, many: Side, few: Side) -> None:
+        """Join what was logged beside the model for each micro-batch, such as labels."""
+        for slot in many.beside.keys() & few.beside.keys():
+            parts, wholes, count = many.values[0, slot], few.values[0, slot], self.batches.joined
+            if len(parts) == count * len(wholes):
+                whole = join_batch(parts[:count], wholes[:1], Role.VALUE, self.batches.order)
+                many.beside[slot] = many.beside[slot][0], whole
 
     @property
     def is_across_frameworks(self) -> bool:
@@ -154,9 +163,8 @@ class Step:
         module = self.modules_of(event)[0]
         if event.is_paired or module not in self.pair_of:
             return not event.is_paired
-        if event.a is None:
-            return self.a.wants(event.phase, module)
-        return self.b.wants(event.phase, self.pair_of[module].b)
+        half, there = (self.a, module) if event.a is None else (self.b, self.pair_of[module].b)
+        return half.wants(event.phase, there)
 
     def lacks(self, event: Event) -> bool:
         """Return True if one side alone has what is not zero, of a parameter of both; none is a zero one."""
@@ -266,16 +274,14 @@ class Step:
             at = node.a.begin if role is Role.INPUT else node.a.end
             pairs = pair_slots(mine, theirs)
             known = {x for x, _ in pairs}, {y for _, y in pairs}
-            pairs += [(slot, "") for slot in mine if slot not in known[0]]
-            pairs += [("", slot) for slot in theirs if slot not in known[1]]
+            pairs += [*((x, "") for x in mine if x not in known[0]), *(("", y) for y in theirs if y not in known[1])]
             for x, y in pairs:
                 into.append(Event(Phase.FORWARD, role, node, None, x, y, mine.get(x), theirs.get(y), at))
         logged = self.tensors(node, "B", Role.VALUE)
         for slot, mine in self.tensors(node, "A", Role.VALUE).items():
             if slot in logged:
-                when = node.a.when[slot]
-                event = Event(Phase.FORWARD, Role.VALUE, node, None, slot, slot, mine, logged[slot], when)
-                node.values.append(event)
+                at = node.a.when[slot]
+                node.values.append(Event(Phase.FORWARD, Role.VALUE, node, None, slot, slot, mine, logged[slot], at))
 
 
 def of_parts(bundle: Bundle, calls: Group, role: Role) -> dict[str, Tensor]:

@@ -464,6 +464,26 @@ def test_micro_batches_whose_axes_stand_in_another_order(
     assert fault or {inner.output[0].verdict, inner.grad_output[0].verdict} <= {"equal", "noise"}
 
 
+@pytest.mark.parametrize("is_other", [False, True], ids=["the same", "others in the second"])
+@pytest.mark.parametrize("micros", [(1, 2), (2, 1), (2, 4)], ids=str)
+def test_labels_that_are_logged_for_each_micro_batch_are_one_tensor(
+    tmp_path: Path, micros: tuple[int, int], is_other: bool
+) -> None:
+    ids = torch.randint(0, 32, (4, 6), generator=torch.Generator().manual_seed(1))
+    for name, count in zip("ab", micros, strict=True):
+        model, labels = Layers(False), ids.clone()
+        labels[1] += int(is_other and name == "b")
+        with probe.capture(model, tmp_path / f"{name}.h5", task="tensor"):
+            for given, wanted in zip(ids.chunk(count), labels.chunk(count), strict=True):
+                probe.log("labels", wanted)
+                (torch.nn.functional.cross_entropy(model(given).flatten(0, 1), given.flatten()) / count).backward()
+            probe.step()
+    answer = probe.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    first = answer.first_divergence
+    assert (first is not None and first.kind is Kind.INPUTS) if is_other else answer.verdict is Verdict.ALIGNED, answer
+    assert not any("want of a counterpart" in text for text in answer.warnings)
+
+
 # ---- Some phases alone, over several steps: weights that differ are known by what calls find, and their updates are not.
 
 
