@@ -80,6 +80,9 @@ class OperationWatch(Protocol):
     def leave(self) -> None:
         """Do so no longer."""
 
+    def close(self) -> None:
+        """Do so in no thread any longer; one that is inside a module at this moment, as soon as that returns."""
+
 
 class TensorFacts(NamedTuple):
     """What a tensor is, without its values."""

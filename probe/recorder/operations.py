@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -47,6 +48,8 @@ class Operations:
         self._closed: set[int] = set()
         """modules whose own code would compute with another kernel"""
         self._threads = threading.local()
+        self._live: dict[int, weakref.ref[Any]] = {}
+        """modules that were called, by index"""
         package = getattr(sys.modules.get(run.adapter.framework), "__file__", None)
         self._between = (_PROBE, *([str(Path(package).parent)] if package else []))
         """folders whose code lies between a module and the program that calls it"""
@@ -57,16 +60,17 @@ class Operations:
         """Whether the framework shows its operations."""
         return self._watch is not None
 
-    def enter(self, module: object, index: int) -> None:
+    def enter(self, module: weakref.ref[Any], index: int) -> None:
         """Look at operations in this thread if the module that it calls is chosen. Doing it twice does no harm."""
+        self._live[index], live = module, module()
         info = self.run.modules[index]
         if index >= self._written and not info.called_from and self.run.keep[index]:
-            self.run.modules[index] = replace(info, called_from=self._called_from(module))
+            self.run.modules[index] = replace(info, called_from=self._called_from(live))
         if self._watch is None:
             return
         if not self.run.keep[index]:
             self._watch.leave()
-        elif not self._watch.enter(module):
+        elif not self._watch.enter(live):
             self._closed.add(index)
             kind = self.run.modules[index].class_name
             self.run.note(
@@ -96,7 +100,12 @@ class Operations:
         if caller < 0 or not self.run.keep[caller] or caller in self._closed:
             self._watch.leave()
         else:
-            self._watch.enter(None)
+            self._watch.enter(self._live[caller]() if caller in self._live else None)
+
+    def close(self) -> None:
+        """Look at operations in no thread any longer."""
+        if self._watch is not None:
+            self._watch.close()
 
     @property
     def _pending(self) -> list[Call | None]:

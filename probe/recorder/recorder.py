@@ -443,7 +443,7 @@ class Recorder:
         self._hooks.take_off()
         self._points.take_out()
         if self._operations is not None:
-            self._operations.leave()
+            self._operations.close()
             self._operations.write()
         buffers.release()
         self.run.adapter.release()
