@@ -37,6 +37,8 @@ _warned = False
 _tells = True
 """whether this process says what it has recorded: rank 0, unless it was to be quiet"""
 _told_of_kernel = False
+_at_steps: list[Callable[[], None]] = []
+"""what is called behind each `step`"""
 _starts = 0
 """recordings that this process has begun: part of the default name, where ranks must agree on it"""
 
@@ -152,6 +154,8 @@ def start_by_itself(
     path: str | os.PathLike[str] | None = None,
     *,
     functions: Sequence[Any] = (),
+    optimizer: object | None = None,
+    parallel: Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
     **options: Any,
@@ -160,7 +164,7 @@ def start_by_itself(
 
     Parameters
     ----------
-    model, path, overwrite, quiet, options
+    model, path, optimizer, parallel, overwrite, quiet, options
         as `start` takes them
     functions
         loss functions that are modules outside of the models: what they return is the step's loss
@@ -171,12 +175,39 @@ def start_by_itself(
         as `start` does
     """
     settings = RecordConfig.from_options(**options)
-    return _started(model, path, settings, None, overwrite, quiet, functions)
+    return _started(model, path, settings, optimizer, overwrite, quiet, functions, parallel)
 
 
 def is_recording() -> bool:
     """Return True if a recording is under way."""
     return _current is not None and _current.running
+
+
+def recording_to() -> Path | None:
+    """Return the file of the recording under way."""
+    return _current.path if _current is not None and _current.running else None
+
+
+def is_over() -> bool:
+    """Return True if neither the step of the recording under way nor any later one is to be recorded."""
+    return _current is not None and _current.is_over
+
+
+def is_paused() -> bool:
+    """Return True if calls that begin now are passed over."""
+    return _current is not None and _current.run.paused
+
+
+def follow(stepped: Callable[[], None], forwarded: Callable[[], None]) -> None:
+    """Let the recording under way call back where it has ended a step by itself, and where a model has returned."""
+    if _current is not None:
+        _current.follow(stepped, forwarded)
+
+
+def on_step(stepped: Callable[[], None]) -> Callable[[], None]:
+    """Call back behind each `step`, also while nothing is recorded; return what ends that."""
+    _at_steps.append(stepped)
+    return lambda: _at_steps.remove(stepped)
 
 
 def steps_by_itself() -> bool:
@@ -328,14 +359,15 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
     It raises nothing: what is no number, and ``grads`` that do not fit the parameters, are said once and left out.
     """
     global _warned
-    if _current is None:
-        if not _excluded and not _warned:
-            _warned = True
-            warn("probe.step() does nothing: no recording is under way")
-        return
-    if _current.steps_by_itself:
-        _current.leave_steps_to_the_program()
-    _current.step(_numbers(_current, loss, scalars), grads)
+    if _current is not None:
+        if _current.steps_by_itself:
+            _current.leave_steps_to_the_program()
+        _current.step(_numbers(_current, loss, scalars), grads)
+    elif not _excluded and not _warned and not _at_steps:
+        _warned = True
+        warn("probe.step() does nothing: no recording is under way")
+    for stepped in tuple(_at_steps):
+        stepped()
 
 
 def note_numbers(loss: Any = None, **scalars: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,16 @@ class Recorder:
     def steps_by_itself(self) -> bool:
         """Whether the recorder ends steps, so that the program need not call ``probe.step()``."""
         return self._stepping is not None and self._stepping.on
+
+    @property
+    def is_over(self) -> bool:
+        """Whether neither this step nor any later one is to be recorded."""
+        return self.run.config.is_over(self.run.step)
+
+    def follow(self, stepped: Callable[[], None], forwarded: Callable[[], None]) -> None:
+        """Call back where the recorder has ended a step by itself, and where a model has returned."""
+        if self._stepping is not None:
+            self._stepping.stepped, self._stepping.forwarded = stepped, forwarded
 
     def leave_steps_to_the_program(self) -> None:
         """End no step any more: the program calls ``probe.step()``."""

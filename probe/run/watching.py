@@ -14,6 +14,7 @@ from probe.messages import say
 from probe.run.choosing import Choice, is_trainable, named, trained_by
 from probe.run.interpreter_start import is_installed
 from probe.run.order import Order
+from probe.run.signals import Signal
 
 _FREE = 16
 """looks through all objects before they have to be rare"""
@@ -44,6 +45,7 @@ class Watch:
         """optimizers' steps behind a forward with gradients that began no recording"""
         self._inside: tuple[int, Any, Callable[[], None]] | None = None
         """the thread and the module that was looked at in vain and is running: what it calls need not be looked at"""
+        self._signal = Signal(order.on_signal) if order.on_signal else None
         self._removals = [adapter.on_any_call(self._before_call)]
         self._removals.append(adapter.on_update(None, self._before_update, self._after_update))
 
@@ -59,7 +61,8 @@ class Watch:
         if not self._removals or self._order.quiet or (self._order.is_inherited and not self._missed):
             return
         if self._order.models:
-            say(f"nothing was recorded: no module named {' or '.join(self._order.models)} ran with gradients")
+            how = "" if self._order.waits else " with gradients"
+            say(f"nothing was recorded: no module named {' or '.join(self._order.models)} ran{how}")
         elif self._missed:
             say(
                 "nothing was recorded: what the optimizers train are no parameters of a module that was called; name the model: --model MODULE:ATTRIBUTE"
@@ -107,7 +110,10 @@ class Watch:
                 return
             self._left()  # it was left by an interrupt
         context = self._adapter.context()
-        if not context.grad_enabled or context.recomputing or context.aside or not is_trainable(self._adapter, module):
+        if context.recomputing or context.aside:
+            return
+        may_infer = self._order.waits and self._order.models  # such as an engine, which trains nothing
+        if not (may_infer or (context.grad_enabled and is_trainable(self._adapter, module))):
             return
         if self._looks >= _FREE and time.monotonic() < self._next_look:
             return
@@ -136,10 +142,18 @@ class Watch:
     def _record(self, choice: Choice) -> None:
         from probe import session
 
+        from probe.run.arming import arm  # which loads what records
+
         order, updating = self._order, self._updating
         self._ended()
         order.claim()
         models = choice.models if len(choice.models) > 1 else choice.models[0]
+        if order.waits:
+            armed = {"signal": self._signal, "file": order.on_file, "forwards": order.forwards}
+            arm(models, order.path, **armed, overwrite=order.overwrite, quiet=order.quiet, **order.options)
+            if not order.quiet:
+                say(f"{self._words(choice)} {' or '.join(filter(None, (order.on_signal, order.on_file)))}")
+            return
         session.start_by_itself(
             models, order.path, functions=choice.functions, overwrite=order.overwrite, quiet=order.quiet, **order.options
         )  # fmt: skip
@@ -152,7 +166,10 @@ class Watch:
         trainers = f", trained by {' and '.join(choice.optimizers)}" if choice.optimizers else ""
         late = f", from step {self._missed} on" if self._missed else ""
         other = "" if self._order.models else "; if this isn't your model, name it: --model MODULE:ATTRIBUTE"
-        return f"recording {names} ({choice.elements:,} parameters{trainers}) to {self._order.path}{late}{other}"
+        about = f"{names} ({choice.elements:,} parameters{trainers})"
+        if self._order.waits:
+            return f"{about} is recorded to {self._order.path} on"
+        return f"recording {about} to {self._order.path}{late}{other}"
 
     def _give_up(self, error: Exception) -> None:
         self._ended()
