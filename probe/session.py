@@ -54,6 +54,7 @@ def start(
     modules: str | Iterable[str] | None = None,
     phases: PhaseName | Iterable[PhaseName] | None = None,
     tensors: str | Iterable[str] | None = None,
+    tokens: str | None = None,
     optimizer: object | None = None,
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
@@ -96,6 +97,9 @@ def start(
         of ``init``, ``forward``, ``loss``, ``backward``, ``gradient``, ``update``
     tensors
         globs of module paths: these in full, statistics of the others
+    tokens
+        a range such as ``"128:160"``: of what modules are given and return, and of its gradients, these tokens alone, along the first
+        axis that is as long as the integers that the model itself is given (``input_ids``); weights and their gradients are whole
     optimizer
         the optimizer to watch; default every one that updates this model's parameters
     on_nonfinite
@@ -143,7 +147,7 @@ def start(
         say("the program calls probe.start() itself: the recording that was made without it ends here")
         stop()
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch,
+               "tensors": tensors, "tokens": tokens, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch,
                "compression": compression, "points": points}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     return _started(model, path, settings, optimizer, overwrite, quiet, parallel=parallel)

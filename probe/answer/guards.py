@@ -47,6 +47,12 @@ class Guards:
     def common_steps(self) -> list[int]:
         """Look at everything; return the steps that both have."""
         sides = (("A", self.a, self.tree_a), ("B", self.b, self.tree_b))
+        tokens = [side.info.config.get("tokens") for _, side, _ in sides]
+        if tokens[0] != tokens[1]:
+            self.reasons.append(note("other-tokens", a=tokens[0], b=tokens[1]))
+            return []
+        if tokens[0]:
+            self.notes.append(note("these-tokens", tokens=tokens[0], late=not str(tokens[0]).startswith("0:")))
         for name, side, _ in sides:
             if not len(side.steps):
                 self.reasons.append(note("no-complete-step", side=name, file=str(side.path)))

@@ -201,7 +201,9 @@ def arm(
         raise ConfigError("probe.arm() was told nothing that begins a recording; expected signal=, file= or when=")
     if forwards is not None and (type(forwards) is not int or forwards < 1):
         raise ConfigError(f"forwards={forwards!r}: expected a number from 1")
-    targets.check(path, **{**{k: v for k, v in options.items() if k not in ("optimizer", "quiet", "parallel")}, "overwrite": True})
+    targets.check(
+        path, **{**{k: v for k, v in options.items() if k not in ("optimizer", "quiet", "parallel")}, "overwrite": True}
+    )
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     if not models:
         raise ConfigError("probe.arm() was given an empty list; expected a module, or a list of modules")

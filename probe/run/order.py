@@ -95,6 +95,7 @@ RECORDING: tuple[click.Option, ...] = (
     click.Option(["--modules"], multiple=True, callback=_texts, metavar="GLOBS", help="Which modules, by path or class; ! in front leaves out."),
     click.Option(["--phases"], multiple=True, callback=_texts, help="init, forward, loss, backward, gradient, update."),
     click.Option(["--tensors"], multiple=True, callback=_texts, metavar="GLOBS", help="Modules whose values are recorded."),
+    click.Option(["--tokens"], metavar="A:B", help="Of what modules are given and return, these tokens alone: 128:160."),
     click.Option(["--on-nonfinite"], is_flag=True, help="After NaN or Inf, record the next step in full."),
     click.Option(["--on-loss-jump"], type=float, metavar="FACTOR", help="The same after a loss above FACTOR times the median."),
     click.Option(["--batch"], help="With --task norms: what is kept of a batch: hash (default), ids or all."),

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.adapters.base import Adapter, Group
 from probe.messages import say
@@ -15,6 +15,9 @@ from probe.run.choosing import Choice, is_trainable, named, trained_by
 from probe.run.interpreter_start import is_installed
 from probe.run.order import Order
 from probe.run.signals import Signal
+
+if TYPE_CHECKING:
+    from probe.run.arming import Armed
 
 _FREE = 16
 """looks through all objects before they have to be rare"""
@@ -45,6 +48,8 @@ class Watch:
         """optimizers' steps behind a forward with gradients that began no recording"""
         self._inside: tuple[int, Any, Callable[[], None]] | None = None
         """the thread and the module that was looked at in vain and is running: what it calls need not be looked at"""
+        self.armed: Armed | None = None
+        """what waits for a signal or a file"""
         self._signal = Signal(order.on_signal) if order.on_signal else None
         self._removals = [adapter.on_any_call(self._before_call)]
         self._removals.append(adapter.on_update(None, self._before_update, self._after_update))
@@ -141,7 +146,6 @@ class Watch:
 
     def _record(self, choice: Choice) -> None:
         from probe import session
-
         from probe.run.arming import arm  # which loads what records
 
         order, updating = self._order, self._updating
@@ -150,7 +154,7 @@ class Watch:
         models = choice.models if len(choice.models) > 1 else choice.models[0]
         if order.waits:
             armed = {"signal": self._signal, "file": order.on_file, "forwards": order.forwards}
-            arm(models, order.path, **armed, overwrite=order.overwrite, quiet=order.quiet, **order.options)
+            self.armed = arm(models, order.path, **armed, overwrite=order.overwrite, quiet=order.quiet, **order.options)
             if not order.quiet:
                 say(f"{self._words(choice)} {' or '.join(filter(None, (order.on_signal, order.on_file)))}")
             return

@@ -216,19 +216,20 @@ def test_a_signal_is_for_the_main_thread() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_program_without_a_line_of_probe_waits_too(named: bool, capfd: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_a_program_without_a_line_of_probe_waits_too(
+    named: bool, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     monkeypatch.delenv("PROBE_QUIET", raising=False)
     program = Program()
     monkeypatch.setattr(sys.modules[__name__], "PROGRAM", program, raising=False)
-    handler = signal.getsignal(signal.SIGUSR2)
     words = {"on_signal": "SIGUSR2", "on_file": str(ON.absolute()), "forwards": 1 if named else None}
-    with watched("numpy", models=(f"{__name__}:PROGRAM.net",) if named else (), **words):
+    with watched("numpy", models=(f"{__name__}:PROGRAM.net",) if named else (), **words) as watch:
         program.infer() if named else program.train(2)
         kill()
         program.infer(2) if named else program.train(2)
         kill()
         program.infer(2) if named else program.train(2)
-    signal.signal(signal.SIGUSR2, handler)
+    watch.armed.remove()
     assert files() == (["a-2.h5", "a.h5"] if named else ["a.h5"])
     assert len(inputs("a.h5")) == (1 if named else 4)
     assert "on SIGUSR2 or" in capfd.readouterr().err
