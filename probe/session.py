@@ -162,6 +162,7 @@ def start_by_itself(
     parallel: Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
+    is_numbered: bool = False,
     **options: Any,
 ) -> Path | None:
     """Begin a recording that ends its steps itself, as `probe.recorder.by_itself.stepping` says; for programs without calls of probe.
@@ -172,6 +173,8 @@ def start_by_itself(
         as `start` takes them
     functions
         loss functions that are modules outside of the models: what they return is the step's loss
+    is_numbered
+        if the file is there, ``a-2.h5`` is written, or the next that is not; nothing is overwritten
 
     Raises
     ------
@@ -179,7 +182,7 @@ def start_by_itself(
         as `start` does
     """
     settings = RecordConfig.from_options(**options)
-    return _started(model, path, settings, optimizer, overwrite, quiet, functions, parallel)
+    return _started(model, path, settings, optimizer, overwrite, quiet, functions, parallel, is_numbered)
 
 
 def is_recording() -> bool:
@@ -187,25 +190,9 @@ def is_recording() -> bool:
     return _current is not None and _current.running
 
 
-def recording_to() -> Path | None:
-    """Return the file of the recording under way."""
-    return _current.path if _current is not None and _current.running else None
-
-
-def is_over() -> bool:
-    """Return True if neither the step of the recording under way nor any later one is to be recorded."""
-    return _current is not None and _current.is_over
-
-
-def is_paused() -> bool:
-    """Return True if calls that begin now are passed over."""
-    return _current is not None and _current.run.paused
-
-
-def follow(stepped: Callable[[], None], forwarded: Callable[[], None]) -> None:
-    """Let the recording under way call back where it has ended a step by itself, and where a model has returned."""
-    if _current is not None:
-        _current.follow(stepped, forwarded)
+def recorder() -> Recorder | None:
+    """Return what records, if a recording is under way."""
+    return _current if is_recording() else None
 
 
 def on_step(stepped: Callable[[], None]) -> Callable[[], None]:
@@ -251,6 +238,7 @@ def _started(
     quiet: bool,
     functions: Sequence[Any] | None = None,
     parallel: Mapping[str, Any] | None = None,
+    is_numbered: bool = False,
 ) -> Path | None:
     global _excluded, _starts, _tells
     if is_recording():
@@ -292,6 +280,8 @@ def _started(
     environment = _environment(adapter)
     _tells = not quiet and rank == 0
     _tell_of_kernel(settings)
+    is_of_the_time |= is_numbered
+    stem, dot, of_rank = target.stem.partition(".rank")
     for number in itertools.count(2):
         try:
             with replaced(target) if overwrites(overwrite) and not is_of_the_time else contextlib.nullcontext():
@@ -305,8 +295,7 @@ def _started(
         except ExistsError:
             if not is_of_the_time:
                 raise
-            stem = target.stem if number == 2 else target.stem.rpartition("-")[0]
-            target = target.with_stem(f"{stem}-{number}")  # another run has begun in this second
+            target = target.with_stem(f"{stem}-{number}{dot}{of_rank}")  # another run has begun in this second
     if is_news:
         say(f"recording to {target}")
     return target

@@ -4,48 +4,68 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import signal as signals
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Unpack
 
 from probe import session, targets
 from probe.adapters.base import adapter_for
+from probe.adapters.shared.hooking import nothing
 from probe.config import RecordOptions
-from probe.errors import ConfigError, ExistsError, warn
-from probe.run.signals import Signal
+from probe.errors import ConfigError, warn
+from probe.recorder import Recorder
 
-_MOST_NAMES = 10_000
-"""numbers behind a name that are tried"""
+
+class Signal:
+    """Counts how often a signal has arrived; its handler does nothing else, and calls the one that was there before."""
+
+    def __init__(self, name: str | int) -> None:
+        self.count, text = 0, str(name).upper()
+        number = next((each for each in signals.Signals if text in (each.name, each.name[3:], str(each.value))), None)
+        if number is None:
+            raise ConfigError(f"signal={name!r} is no signal; expected for example 'SIGUSR2'")
+        self._number = number
+        try:
+            self._earlier = signals.signal(number, self._arrived)
+        except (OSError, ValueError) as error:  # ValueError: not in the main thread
+            raise ConfigError(f"signal={name!r} can't be used ({error}): take another one, or a file") from None
+
+    def remove(self) -> None:
+        """Put the earlier handler back, unless somebody has set one since, which may call this one."""
+        if signals.getsignal(self._number) == self._arrived:
+            signals.signal(self._number, self._earlier)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if callable(self._earlier):
+            self._earlier(number, frame)
 
 
 class Armed:
     """A model that waits to be recorded; `arm` makes it."""
 
     def __init__(
-        self, models: Sequence[Any], path: Path | None, options: dict[str, Any], signal: Signal | None, file: Path | None,
-        when: Callable[..., object] | None, forwards: int | None,
+        self, models: Sequence[Any], path: Path | None, options: RecordOptions, signal: Signal | None, file: Path | None,
+        when: Callable[..., object] | None, forwards: int,
     ) -> None:  # fmt: skip
-        self._models = [weakref.ref(model) for model in models]
+        adapter = adapter_for(models[0])
+        self._models, self._grad_enabled = [*map(weakref.ref, models)], lambda: adapter.context().grad_enabled
         self._path, self._options, self._signal, self._file = path, options, signal, file
         self._when, self._forwards = when, forwards
-        self._lock = threading.Lock()
         self._target: Path | None = None
         """the file of the last recording"""
-        self._begun = 0
-        """recordings"""
         self._seen = self._left = 0
-        self._spent = False
+        self._is_spent = False
         """whether the file that is there, or ``when``, has had its recording"""
-        self._stepped = self._trains = False
+        self._steps_itself = self._trains = False
         """whether the program calls ``probe.step()``; whether it has an optimizer"""
-        self._is_border = True
-        """whether no step is under way, as far as optimizers tell"""
-        adapter = adapter_for(models[0])
-        self._context = adapter.context
+        self._is_between = True
+        """whether no step is under way, in a program that has steps"""
         self._removals = [adapter.on_entry(model, self._enter) for model in models]
-        self._removals += [adapter.on_update(None, _nothing, self._updated), session.on_step(self._step)]
+        self._removals += [adapter.on_update(None, nothing, self._updated), session.on_step(self._stepped)]
 
     def remove(self) -> None:
         """Wait no longer; a recording that began here ends."""
@@ -53,103 +73,81 @@ class Armed:
             self._removals.pop()()
         if self._signal is not None:
             self._signal.remove()
-        self._end()
-
-    # What is called where the program comes by
+        self._end_if(True)
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look whether to begin or to end, before a model runs."""
-        with self._looking():
-            wanted = self._when is None or bool(self._when(*args, **kwargs))
-            has_steps = self._stepped or self._trains
-            if self._is_border or not has_steps:
-                self._look(wanted)
-            if self._is_border and has_steps and self._context().grad_enabled:
-                self._is_border = False
-            if self._when is not None and self._is_on():
-                session.pause(not wanted)
+        with _harmless():
+            is_wanted = self._when is None or bool(self._when(*args, **kwargs))
+            if has_steps := self._steps_itself or self._trains:
+                is_between, self._is_between = self._is_between, self._is_between and not self._grad_enabled()
+            if not has_steps or is_between:
+                self._look(is_wanted)
+            if self._when is not None and self._recorder() is not None:
+                session.pause(not is_wanted)
 
-    def _step(self) -> None:
+    def _stepped(self) -> None:
         """Look behind ``probe.step()``."""
-        self._stepped = self._is_border = True
-        with self._looking():
+        self._steps_itself = self._is_between = True
+        with _harmless():
             self._end_if_over()
             self._look(self._when is None)
 
     def _updated(self, groups: object) -> None:
-        self._trains = True
-        self._is_border |= not self._stepped
+        self._trains, self._is_between = True, self._is_between or not self._steps_itself
 
-    def _forwarded(self) -> None:
-        """Count a forward that was recorded, behind it."""
-        if self._left and self._is_on() and not session.is_paused():
-            self._left -= 1
-            if not self._left:
-                self._end()
-
-    def _end_if_over(self) -> None:
-        if self._is_on() and session.is_over():
-            self._end()
-
-    # What it leads to
-
-    @contextlib.contextmanager
-    def _looking(self) -> Any:
-        """Look in one thread at a time, and let nothing out into the program."""
-        if not self._lock.acquire(blocking=False):
-            return (yield)
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  the program goes on
-            with contextlib.suppress(Exception):  # it has made warnings errors
-                warn(f"probe.arm(): {error}")
-        finally:
-            self._lock.release()
-
-    def _look(self, wanted: bool) -> None:
+    def _look(self, is_wanted: bool) -> None:
         count = 0 if self._signal is None else self._signal.count
-        asked, self._seen = (count - self._seen) % 2 == 1, count
-        there = self._file is not None and self._file.exists()
-        if self._is_on():
-            if asked or (self._spent and self._file is not None and not there):
-                self._end()
-        elif asked or (not self._spent and (there or (self._signal is None and self._file is None and wanted))):
-            self._spent = not asked
+        is_asked, self._seen = (count - self._seen) % 2 == 1, count
+        is_there = self._file is not None and self._file.exists()
+        if self._recorder() is not None:
+            self._end_if(is_asked or (self._is_spent and self._file is not None and not is_there))
+        elif is_asked or (not self._is_spent and (is_there or (self._signal is self._file is None and is_wanted))):
+            self._is_spent = not is_asked
             self._begin()
-        if self._file is not None and not there:
-            self._spent = False
+        self._is_spent = self._is_spent and (is_there or self._file is None)
 
     def _begin(self) -> None:
         models = [model for each in self._models if (model := each()) is not None]
-        given: Any = models[0] if len(models) == 1 else models
-        for _ in range(_MOST_NAMES):
-            self._begun += 1
-            try:
-                target = session.start_by_itself(given, self._name(), **self._options)
-                break
-            except ExistsError:  # of an earlier run, or of another process
-                if self._path is None:
-                    raise
-        if target is None:  # this rank does not record
-            session.stop()
-            return
-        self._target, self._left = target, self._forwards or 0
-        session.follow(self._end_if_over, self._forwarded)
+        given: Any = models if len(models) > 1 else models[0]
+        self._target = session.start_by_itself(given, self._path, is_numbered=True, **self._options)
+        if self._target is None:  # this rank does not record
+            return session.stop()
+        self._left = self._forwards
+        if (recorder := self._recorder()) is not None:
+            recorder.follow(self._end_if_over, self._forwarded)
         if self._path is not None:  # else it has been said
-            session.tell(f"recording to {target}")
+            session.tell(f"recording to {self._target}")
 
-    def _name(self) -> Path | None:
-        if self._path is None or self._begun == 1:
-            return self._path
-        return self._path.with_name(f"{self._path.stem}-{self._begun}{self._path.suffix}")
+    def _forwarded(self) -> None:
+        """Count a forward that was recorded, behind it."""
+        recorder = self._recorder()
+        if self._left and recorder is not None and not recorder.run.paused:
+            self._left -= 1
+            self._end_if(not self._left)
 
-    def _end(self) -> None:
-        if self._is_on():
+    def _end_if_over(self) -> None:
+        recorder = self._recorder()
+        self._end_if(recorder is not None and recorder.is_over)
+
+    def _end_if(self, is_over: bool) -> None:
+        if is_over and self._recorder() is not None:
             session.stop()
 
-    def _is_on(self) -> bool:
-        """Return True if a recording is under way that began here: the program may have ended it, and begun another one."""
-        return self._target is not None and session.recording_to() == self._target
+    def _recorder(self) -> Recorder | None:
+        """Return what records, if that began here: the program may have ended it, and begun another one."""
+        found = session.recorder()
+        return found if found is not None and found.path == self._target else None
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Let nothing out into the program."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  the program goes on
+        with contextlib.suppress(Exception):  # it has made warnings errors
+            warn(f"probe.arm(): {error}")
 
 
 def arm(
@@ -201,19 +199,15 @@ def arm(
         raise ConfigError("probe.arm() was told nothing that begins a recording; expected signal=, file= or when=")
     if forwards is not None and (type(forwards) is not int or forwards < 1):
         raise ConfigError(f"forwards={forwards!r}: expected a number from 1")
-    targets.check(
-        path, **{**{k: v for k, v in options.items() if k not in ("optimizer", "quiet", "parallel")}, "overwrite": True}
-    )
-    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    checked = {key: value for key, value in options.items() if key not in ("optimizer", "quiet", "parallel")}
+    targets.check(path, **{**checked, "overwrite": True})
+    models = model if isinstance(model, (list, tuple)) else [model]
     if not models:
         raise ConfigError("probe.arm() was given an empty list; expected a module, or a list of modules")
-    if when is not None and adapter_for(models[0]).framework != "torch":
+    if when is not None and any(adapter_for(each).framework != "torch" for each in models):
         raise ConfigError("when= needs PyTorch: elsewhere take signal= or file=")
     counted = signal if signal is None or isinstance(signal, Signal) else Signal(signal)
-    place = None if path is None else Path(path).absolute()  # the program may change its folder
-    looked_for = None if file is None else Path(file).absolute()
-    return Armed(models, place, dict(options), counted, looked_for, when, forwards)
-
-
-def _nothing(*args: object) -> None:
-    return None
+    places = [
+        None if each is None else Path(each).absolute() for each in (path, file)
+    ]  # the program may change its folder
+    return Armed(models, places[0], options, counted, places[1], when, forwards or 0)

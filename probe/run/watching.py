@@ -14,7 +14,6 @@ from probe.messages import say
 from probe.run.choosing import Choice, is_trainable, named, trained_by
 from probe.run.interpreter_start import is_installed
 from probe.run.order import Order
-from probe.run.signals import Signal
 
 if TYPE_CHECKING:
     from probe.run.arming import Armed
@@ -50,7 +49,11 @@ class Watch:
         """the thread and the module that was looked at in vain and is running: what it calls need not be looked at"""
         self.armed: Armed | None = None
         """what waits for a signal or a file"""
-        self._signal = Signal(order.on_signal) if order.on_signal else None
+        self._signal: Any = None
+        if order.on_signal:
+            from probe.run.arming import Signal  # which loads what records
+
+            self._signal = Signal(order.on_signal)
         self._removals = [adapter.on_any_call(self._before_call)]
         self._removals.append(adapter.on_update(None, self._before_update, self._after_update))
 
