@@ -218,7 +218,7 @@ def test_the_logits_of_a_recording(tmp_path: Path, task: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
-    [("x.jsonl", '{"text": "a"}', "it has text"), ("x.jsonl", "{", "cannot be read"), ("x.bin", "", r"expected .jsonl"), ("y.npz", None, "there is no"),
+    [("x.jsonl", '{"text": "a"}', "it has text"), ("x.jsonl", "{", "cannot be read"), ("x.pt", "", r"expected .jsonl"), ("y.npz", None, "there is no"),
      ("x.json", '{"ids": [1], "logprobs": [-1, -1]}', "2 log-probabilities of 1 tokens"), ("x.jsonl", "", "holds no sequence"), ("x.npz", "PK", "cannot be read"), ("x.json", '{"ids": "ab", "logprobs": [-1]}', "cannot be read")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: str | None, said: str) -> None:

@@ -12,10 +12,9 @@ from zipfile import BadZipFile
 import numpy as np
 import yaml
 
-from probe.checkpoints.torch_pickle import TorchFile
 from probe.checks.data.batches import IDS, MASK, as_mask, batches_of
 from probe.checks.seen import in_time
-from probe.errors import ConversionError, FormatError
+from probe.errors import FormatError
 from probe.ranks.opening import open_reader
 from probe.records import Role
 
@@ -50,7 +49,7 @@ def sequences_of(path: str | Path, role: str) -> list[Tokens]:
     Parameters
     ----------
     path
-        ``.npz``, ``.jsonl``, ``.json``, ``.pt`` of slime and Miles, or a recording (``.h5``) with the values of ids and logits
+        ``.npz``, ``.jsonl``, ``.json``, or a recording (``.h5``) with the values of ids and logits
     role
         one of `ROLES`: whose log-probabilities are taken where the file has both
 
@@ -70,8 +69,6 @@ def sequences_of(path: str | Path, role: str) -> list[Tokens]:
         found = [each for at, record in records for each in _of_record(record, role, f"{path}, record {at}")]
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, OverflowError, RecursionError, MemoryError) as error:
         raise FormatError(f"{path} cannot be read: {error}") from None
-    except ConversionError as error:
-        raise FormatError(str(error)) from None
     if not found:
         raise FormatError(f"{path} holds no sequence: of a recording expected values of ids and logits (task='tensor')")
     return found
@@ -86,32 +83,6 @@ def _json(file: Path) -> Iterator[Any]:
 def _arrays(file: Path) -> Iterator[Any]:
     with np.load(file) as found:
         yield {name: found[name] for name in found.files}
-
-
-def _torch(file: Path) -> Iterator[Any]:
-    """Yield the samples, or the batch, of a dump of slime or Miles; nothing but tensors, containers and plain values is read."""
-    held: list[Any] = []
-
-    def leaves(value: Any, kind: type) -> Iterator[Any]:
-        within = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        yield from (value,) if isinstance(value, kind) else (leaf for each in within for leaf in leaves(each, kind))
-
-    def named(found: Any, path: Path, kind: type) -> dict[str, Any]:
-        held.append(found)
-        return {str(id(each)): each for each in leaves(found, kind)}
-
-    opened = TorchFile(file, named)
-
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(each) for key, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [filled(each) for each in value]
-        return opened.read(str(id(value))) if str(id(value)) in opened.tensors else value
-
-    found = filled(held[0])
-    found = found.get("samples", found.get("rollout_data", found)) if isinstance(found, dict) else found
-    yield from found if isinstance(found, list) else [found]
 
 
 def _recording(file: Path) -> Iterator[Any]:
@@ -135,7 +106,7 @@ def _recording(file: Path) -> Iterator[Any]:
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
-    ".jsonl": _json, ".json": _json, ".npz": _arrays, ".pt": _torch, ".h5": _recording,
+    ".jsonl": _json, ".json": _json, ".npz": _arrays, ".h5": _recording,
 }  # fmt: skip
 
 
