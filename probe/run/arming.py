@@ -98,7 +98,7 @@ class Armed:
 
     def _look(self, is_wanted: bool) -> None:
         count = 0 if self._signal is None else self._signal.count
-        is_asked, self._seen = (count - self._seen) % 2 == 1, count
+        is_asked, self._seen = count != self._seen, count
         is_there = self._file is not None and self._file.exists()
         if self._recorder() is not None:
             self._end_if(is_asked or (self._is_spent and self._file is not None and not is_there))
