@@ -214,19 +214,17 @@ class Measuring:
         facts = [self.run.adapter.facts(tensor) for _, tensor in tensors]
         self._n_tokens[micro] = next((each.shape[-1] for each in facts if each.shape and is_integer(each.dtype)), 0)
 
-    def _tokens_of(
-        self, tensor: Any, facts: TensorFacts, micro: int, place: tuple[Role, str, int]
-    ) -> tuple[Any, TensorFacts]:
+    def _tokens_of(self, tensor: Any, facts: TensorFacts, micro: int, at: tuple[Any, ...]) -> tuple[Any, TensorFacts]:
         """Return what was chosen of a tensor that has an axis of tokens: None where none of them is in it."""
         count, wanted = self._n_tokens.get(micro, 0), self.run.config.tokens
         assert wanted is not None
         if not count:
-            self._note_first("a model was given no integers, so tensors with all tokens are recorded", *place)
+            self._note_first("a model was given no integers, so tensors with all tokens are recorded", *at)
         if not count or count not in facts.shape:
             return tensor, facts
         axis, length = facts.shape.index(count), len(range(count)[wanted])
         if not length:
-            self._note_first(f"forwards of fewer than {wanted.start + 1} tokens are not recorded", *place)
+            self._note_first(f"forwards of fewer than {wanted.start + 1} tokens are not recorded", *at)
             return None, facts
         with self.run.adapter.quiet():
             part = tensor[(slice(None),) * axis + (wanted,)]

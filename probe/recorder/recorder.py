@@ -131,11 +131,6 @@ class Recorder:
         """Whether the recorder ends steps, so that the program need not call ``probe.step()``."""
         return self._stepping is not None and self._stepping.on
 
-    @property
-    def is_over(self) -> bool:
-        """Whether neither this step nor any later one is to be recorded."""
-        return self.run.config.is_over(self.run.step)
-
     def follow(self, stepped: Callable[[], None], forwarded: Callable[[], None]) -> None:
         """Call back where the recorder has ended a step by itself, and where a model has returned."""
         if self._stepping is not None:

@@ -128,7 +128,7 @@ class Armed:
 
     def _end_if_over(self) -> None:
         recorder = self._recorder()
-        self._end_if(recorder is not None and recorder.is_over)
+        self._end_if(recorder is not None and recorder.run.config.is_over(recorder.run.step))
 
     def _end_if(self, is_over: bool) -> None:
         if is_over and self._recorder() is not None:
@@ -199,7 +199,9 @@ def arm(
         raise ConfigError("probe.arm() was told nothing that begins a recording; expected signal=, file= or when=")
     if forwards is not None and (type(forwards) is not int or forwards < 1):
         raise ConfigError(f"forwards={forwards!r}: expected a number from 1")
-    checked = {key: value for key, value in options.items() if key not in ("optimizer", "quiet", "parallel")}
+    checked = {
+        key: value for key, value in options.items() if key not in ("optimizer", "quiet", "parallel", "functions")
+    }
     targets.check(path, **{**checked, "overwrite": True})
     models = model if isinstance(model, (list, tuple)) else [model]
     if not models:

@@ -7,16 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probe.adapters.base import Adapter, Group
 from probe.messages import say
 from probe.run.choosing import Choice, is_trainable, named, trained_by
 from probe.run.interpreter_start import is_installed
 from probe.run.order import Order
-
-if TYPE_CHECKING:
-    from probe.run.arming import Armed
 
 _FREE = 16
 """looks through all objects before they have to be rare"""
@@ -47,7 +44,7 @@ class Watch:
         """optimizers' steps behind a forward with gradients that began no recording"""
         self._inside: tuple[int, Any, Callable[[], None]] | None = None
         """the thread and the module that was looked at in vain and is running: what it calls need not be looked at"""
-        self.armed: Armed | None = None
+        self.armed: Any = None
         """what waits for a signal or a file"""
         self._signal: Any = None
         if order.on_signal:
@@ -156,11 +153,9 @@ class Watch:
         order.claim()
         models = choice.models if len(choice.models) > 1 else choice.models[0]
         if order.waits:
-            armed = {"signal": self._signal, "file": order.on_file, "forwards": order.forwards}
-            self.armed = arm(models, order.path, **armed, overwrite=order.overwrite, quiet=order.quiet, **order.options)
-            if not order.quiet:
-                say(f"{self._words(choice)} {' or '.join(filter(None, (order.on_signal, order.on_file)))}")
-            return
+            given = {"signal": self._signal, "file": order.on_file, "forwards": order.forwards, "quiet": order.quiet}
+            self.armed = arm(models, order.path, **given, functions=choice.functions, **order.options)
+            return None if order.quiet else say(self._words(choice))
         session.start_by_itself(
             models, order.path, functions=choice.functions, overwrite=order.overwrite, quiet=order.quiet, **order.options
         )  # fmt: skip
@@ -173,10 +168,9 @@ class Watch:
         trainers = f", trained by {' and '.join(choice.optimizers)}" if choice.optimizers else ""
         late = f", from step {self._missed} on" if self._missed else ""
         other = "" if self._order.models else "; if this isn't your model, name it: --model MODULE:ATTRIBUTE"
-        about = f"{names} ({choice.elements:,} parameters{trainers})"
-        if self._order.waits:
-            return f"{about} is recorded to {self._order.path} on"
-        return f"recording {about} to {self._order.path}{late}{other}"
+        asked = [each for each in (self._order.on_signal, self._order.on_file) if each]
+        late = f", when {' or '.join(asked)} is there" if asked else late
+        return f"recording {names} ({choice.elements:,} parameters{trainers}) to {self._order.path}{late}{other}"
 
     def _give_up(self, error: Exception) -> None:
         self._ended()

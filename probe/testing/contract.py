@@ -92,8 +92,7 @@ class AdapterContract(TensorContract, ObservationContract):
         model(self.tensor(sample((5, 4))))
         assert len(told) == 7 and self.hooks(model) == before
 
-    @pytest.mark.parametrize("way", ["any call", "entry"])
-    def test_hooks_that_are_set_as_a_call_begins_are_told_of_it(self, way: str) -> None:
+    def test_hooks_that_are_set_as_a_call_begins_are_told_of_it(self) -> None:
         model = self.net()
         x, scale = self.tensor(sample((5, 4))), self.tensor(np.full(4, 2.5, np.float32))
         seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -108,10 +107,7 @@ class AdapterContract(TensorContract, ObservationContract):
                 )
 
         removals: list[Any] = []
-        if way == "entry":
-            removals.append(self.adapter.on_entry(model.block, lambda args, kwargs: hook(model.block)))
-        else:
-            removals.append(self.adapter.on_any_call(hook))
+        removals.append(self.adapter.on_any_call(hook))
         returned = model.block(x, scale=scale)
         removals.pop(0)()
         model.block(x, scale=scale)
