@@ -240,9 +240,8 @@ class RecordConfig:
         for option, patterns in (("modules", self.modules), ("tensors", self.tensors)):
             for pattern in patterns or ():
                 whole = pattern.removesuffix(".*")
-                chosen = (
-                    (pattern, whole) if whole in patterns else (pattern,)
-                )  # a module that has none inside is no mistake
+                # a module that has none inside is no mistake
+                chosen = (pattern, whole) if whole in patterns else (pattern,)
                 if pattern.startswith("!") or any(matches(list(chosen), *module) for module in modules):
                     continue
                 if pattern.startswith(_PART):

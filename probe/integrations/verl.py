@@ -1,7 +1,4 @@
-"""`PrecisionDebugger` for verl's profiler of that name, in the place of mindstudio-probe's: each stage of a step is a recording.
-
-verl imports it from ``msprobe.pytorch``; docs/guide/integrations.md shows the two files that lead it here.
-"""
+"""`PrecisionDebugger` for verl's profiler of that name: docs/guide/integrations.md leads its import of ``msprobe.pytorch`` here."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from probe.config import RecordConfig, load_config
 class PrecisionDebugger:
     """Records what runs between `start` and `stop`: ``probe.h5``, ``probe-2.h5`` … in the folder of a step and stage.
 
-    A step of the recording ends where the next forward follows an optimizer's step. ``config_path`` has mindstudio-probe's options, or
-    those of `probe.start`.
+    ``config_path`` has options of `probe.start`, or mindstudio-probe's. Steps end where the next forward follows an optimizer's step.
     """
 
     _instance: ClassVar[PrecisionDebugger | None] = None

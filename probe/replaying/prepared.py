@@ -146,9 +146,7 @@ def prepared(
     with Reader(recording) as a:
         a.require_steps()
         if tokens := a.info.config.get("tokens"):
-            raise NotRecordedError(
-                f"{a.path.name} holds tokens {tokens} alone: record A without tokens= to run modules with its inputs"
-            )
+            raise NotRecordedError(f"{a.path.name} holds tokens {tokens} alone: record A without tokens=")
         chosen = _step_of(a, step)
         begun = Written(adapter, model, folder / "b.begun.h5", chosen, Task.STATISTICS)
         begun.weights(Phase.INIT)

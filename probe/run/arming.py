@@ -209,7 +209,6 @@ def arm(
     if when is not None and any(adapter_for(each).framework != "torch" for each in models):
         raise ConfigError("when= needs PyTorch: elsewhere take signal= or file=")
     counted = signal if signal is None or isinstance(signal, Signal) else Signal(signal)
-    places = [
-        None if each is None else Path(each).absolute() for each in (path, file)
-    ]  # the program may change its folder
+    # the program may change its folder
+    places = [None if each is None else Path(each).absolute() for each in (path, file)]
     return Armed(models, places[0], options, counted, places[1], when, forwards or 0)

@@ -83,9 +83,8 @@ class Watch:
     # Hooks
 
     def _before_call(self, module: Any) -> None:
-        if not self._lock.acquire(
-            blocking=False
-        ):  # another thread is looking, or this one is, and calls a module by it
+        # another thread is looking, or this one is, and calls a module by it
+        if not self._lock.acquire(blocking=False):
             return
         try:
             if self._removals:

@@ -70,10 +70,8 @@ class Functions(TorchFunctionMode):
             return False
         if not any(mode is self for mode in _get_current_function_mode_stack()):
             above = [_pop_mode() for _ in _get_current_function_mode_stack()]
-            for mode in (
-                self,
-                *reversed(above),
-            ):  # below those of the program, which takes off the topmost when its own ends
+            # below those of the program, which takes off the topmost when its own ends
+            for mode in (self, *reversed(above)):
                 _push_mode(mode)
             if module is not None:
                 self._inside[threading.get_ident()] = weakref.ref(module)
