@@ -65,7 +65,7 @@ class Forward:
         if call.is_in_graph:
             self._gradients.watch_inputs(call, tensors, is_leaf)
         if self._operations is not None:
-            self._operations.enter(module, index)
+            self._operations.enter(live, index)
 
     @guarded
     def after_call(self, index: int, output: object, raised: bool) -> None:

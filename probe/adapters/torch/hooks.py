@@ -134,11 +134,11 @@ class _PreHook(CallHook):
             self._call(args, kwargs)
 
 
-class _EntryHook(_PreHook):
-    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        known = set(module._forward_pre_hooks)
-        super().__call__(module, args, kwargs)
-        if kwargs is not None:
+class _EntryHook(CallHook):
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.compiler.is_dynamo_compiling() and self._module() is module:
+            known = set(module._forward_pre_hooks)
+            self._call(args, kwargs)
             _call_added(module, known, args, kwargs)
 
 
