@@ -305,10 +305,7 @@ class TorchAdapter(Adapter):
         return [None if edge is None else (edge, start) for edge in edges]
 
     def on_call_gradient(
-        self,
-        edges: Sequence[object],
-        outputs: Sequence[torch.Tensor],
-        found: Callable[[int, torch.Tensor], None],
+        self, edges: Sequence[object], outputs: Sequence[torch.Tensor], found: Callable[[int, torch.Tensor], None]
     ) -> dict[int, base.Removal | None]:
         return numbered_apart(lambda: GRAPH.watch(edges, (tensor.grad_fn for tensor in outputs), found))
 
