@@ -382,10 +382,6 @@ class Adapter(abc.ABC):
         Hooks that it sets on that module by `on_call` are told of this very call. Returns what takes the hook off again.
         """
 
-    def on_entry(self, module: Module, before: Before) -> Removal:
-        """Call ``before(args, kwargs)`` as `on_any_call` does before those of one module; PyTorch alone has the arguments."""
-        return self.on_any_call(lambda called: before((), {}) if called is module else None)
-
     @abc.abstractmethod
     def on_gradient(self, tensor: Tensor, found: Found) -> Removal | None:
         """Call ``found(gradient)`` when the gradient of a tensor is complete; None when it will have none.

@@ -109,7 +109,7 @@ class Forward:
             self._measuring.note_missed(role, call.module, missed)
         if not call.recomputed:
             if role is Role.INPUT and call.module in self.run.roots and self.run.config.tokens is not None:
-                self._measuring.note_tokens(call.micro, tensors)
+                self._measuring.tokens.count(call.micro, tensors)
             for slot, tensor in tensors:
                 self._measuring.observe(Phase.FORWARD, role, slot, tensor, call)
         return tensors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal as signals
 import weakref
@@ -64,7 +65,13 @@ class Armed:
         """whether the program calls ``probe.step()``; whether it has an optimizer"""
         self._is_between = True
         """whether no step is under way, in a program that has steps"""
-        self._removals = [adapter.on_entry(model, self._enter) for model in models]
+        # PyTorch lists a module's hooks before it calls them; the others let one that is set in a call take part in it
+        self._is_late = adapter.framework == "torch"
+        enter = [functools.partial(self._enter, each) for each in self._models]
+        if self._is_late:
+            self._removals = [adapter.on_call(model, each, nothing) for model, each in zip(models, enter, strict=True)]
+        else:
+            self._removals = [adapter.on_any_call(functools.partial(_if_called, each)) for each in enter]
         self._removals += [adapter.on_update(None, nothing, self._updated), session.on_step(self._stepped)]
 
     def remove(self) -> None:
@@ -75,8 +82,9 @@ class Armed:
             self._signal.remove()
         self._end_if(True)
 
-    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, model: weakref.ref[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look whether to begin or to end, before a model runs."""
+        before = self._recorder()
         with _harmless():
             is_wanted = self._when is None or bool(self._when(*args, **kwargs))
             if has_steps := self._steps_itself or self._trains:
@@ -85,6 +93,9 @@ class Armed:
                 self._look(is_wanted)
             if self._when is not None and self._recorder() is not None:
                 session.pause(not is_wanted)
+        recorder = self._recorder()
+        if self._is_late and recorder is not None and recorder is not before:
+            recorder.enter(model(), args, kwargs)
 
     def _stepped(self) -> None:
         """Look behind ``probe.step()``."""
@@ -138,6 +149,11 @@ class Armed:
         """Return what records, if that began here: the program may have ended it, and begun another one."""
         found = session.recorder()
         return found if found is not None and found.path == self._target else None
+
+
+def _if_called(enter: functools.partial[None], called: object) -> None:
+    if called is enter.args[0]():
+        enter((), {})
 
 
 @contextlib.contextmanager

@@ -35,7 +35,6 @@ from probe.adapters.torch.hooks import (
     around_call,
     around_compiled,
     before_any_call,
-    before_call,
     numbered_apart,
     tracing,
 )
@@ -290,9 +289,6 @@ class TorchAdapter(Adapter):
 
     def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> base.Removal:
         return before_any_call(before)
-
-    def on_entry(self, module: torch.nn.Module, before: base.Before) -> base.Removal:
-        return before_call(module, before)
 
     def on_gradient(self, tensor: torch.Tensor, found: base.Found) -> base.Removal | None:
         if not tensor.requires_grad:
