@@ -53,7 +53,7 @@ _NEW = {Role.PARAM: (Phase.FORWARD,), Role.PARAM_GRAD: (Phase.GRADIENT,)}
 
 
 class Tokens:
-    """Cuts tensors to a range of tokens (``tokens="128:160"``), along the first axis that is as long as the model's ids.
+    """Cuts tensors to a range of tokens, along the first axis that is as long as the model's ids.
 
     ``note`` says once what is recorded otherwise.
     """
@@ -64,7 +64,7 @@ class Tokens:
         """of a step's passes: how many tokens the models were given"""
 
     def count(self, micro: int, tensors: Sequence[tuple[str, Any]]) -> None:
-        """Take note of how many tokens a model is given in a pass: as many as its first integers have along their last axis."""
+        """Take note of how many tokens a model is given: as many as its first integers have along their last axis."""
         facts = [self._run.adapter.facts(tensor) for _, tensor in tensors]
         self.counts[micro] = next((each.shape[-1] for each in facts if each.shape and is_integer(each.dtype)), 0)
 

@@ -106,7 +106,7 @@ class Operations:
             self._watch.enter(None)
 
     def close(self) -> None:
-        """Look at operations in no thread any longer: another one than this can only end it itself, when its module returns."""
+        """Look at operations in no thread any longer; another thread ends it itself, when its module returns."""
         self.leave()
         for thread, module in self._inside.copy().items():
             if (live := module()) is not None and self._watch is not None:

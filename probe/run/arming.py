@@ -49,8 +49,8 @@ class Armed:
     """A model that waits to be recorded; `arm` makes it."""
 
     def __init__(
-        self, models: Sequence[Any], path: Path | None, options: RecordOptions, signal: Signal | None, file: Path | None,
-        when: Callable[..., object] | None, forwards: int,
+        self, models: Sequence[Any], path: Path | None, options: RecordOptions, signal: Signal | None,
+        file: Path | None, when: Callable[..., object] | None, forwards: int,
     ) -> None:  # fmt: skip
         adapter = adapter_for(models[0])
         self._models, self._grad_enabled = [*map(weakref.ref, models)], lambda: adapter.context().grad_enabled
@@ -178,8 +178,8 @@ def arm(
 ) -> Armed:
     """Record a model while the program runs, whenever it is asked to.
 
-    It looks for a signal or a file between two steps: behind `step`, or where the program never calls it, behind an optimizer's step;
-    and before each forward of the model where nothing trains. Until then, no module but the model itself has a hook.
+    It looks for a signal or a file between two steps: behind `step`, or where the program never calls it, behind an
+    optimizer's step; where nothing trains, before each forward. Until then, only the model itself has a hook.
 
     Parameters
     ----------
@@ -188,16 +188,16 @@ def arm(
     path
         the first recording; the next ones are ``a-2.h5``, ``a-3.h5`` …, and nothing is overwritten
     signal
-        begins a recording, and ends the one that it began; its earlier handler is called too. To be set in the main thread
+        begins a recording, and ends the one that it began; its earlier handler is called too. In the main thread only
     file
         a recording runs while this file exists
     when
-        a function of what the model is given, such as ``lambda input_ids, **_: input_ids[0] == 17``: forwards for which it is False are
-        passed over. Without ``signal`` and ``file``, one recording begins at the first for which it is True. PyTorch
+        a function of what the model is given, such as ``lambda input_ids, **_: input_ids[0] == 17``: other forwards are
+        passed over. Without ``signal`` and ``file``, one recording begins at the first that it wants. PyTorch
     forwards
-        forwards of the model, after which a recording ends: in an engine the prefill is one, and each token decoded behind it
+        forwards of the model, after which a recording ends: in an engine the prefill is one, and each decoded token
     options
-        the other options of `start`; after the last of ``steps``, which count from the beginning of each recording, it ends
+        the other options of `start`; a recording ends after the last of ``steps``, which count from its beginning
 
     Returns
     -------
