@@ -44,10 +44,12 @@ if TYPE_CHECKING:
     from probe.reproducibility.perturbing import noise_run
     from probe.reproducibility.schedules import compare_schedules
     from probe.reproducibility.seeding import seed_all
+    from probe.run.arming import arm
     from probe.session import capture, log, start, step, stop
 
 __all__ = [
     "__version__",
+    "arm",
     "auto_diff",
     "capture",
     "compare",
@@ -72,6 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "arm": "run.arming:arm",
     "auto_diff": "replaying.two_models.auto_diff:auto_diff",
     "capture": "session:capture",
     "compare": "comparing:compare",

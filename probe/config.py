@@ -24,6 +24,7 @@ LOSS_JUMP = 3.0
 """``on_loss_jump=True``: a loss above so many times the running median"""
 
 _RANGE = re.compile(r"(\d+)-(\d+)")
+_TOKENS = re.compile(r"(\d{0,9}):(\d{0,9})")
 _EVERY = re.compile(r"every *(\d+)")
 _ENDLESS = sys.maxsize
 _PART = "~"
@@ -85,6 +86,7 @@ class RecordOptions(TypedDict, total=False):
     modules: str | Iterable[str] | None
     phases: PhaseName | Iterable[PhaseName] | None
     tensors: str | Iterable[str] | None
+    tokens: str | None
     optimizer: object | None
     on_nonfinite: bool | None
     on_loss_jump: bool | float | None
@@ -114,6 +116,8 @@ class RecordConfig:
     phases: frozenset[Phase] | None = None
     tensors: tuple[str, ...] | None = None
     """globs of module paths: only these in full, statistics of the others"""
+    tokens: slice | None = None
+    """of what modules are given and return, along the axis of tokens: these alone"""
     on_nonfinite: bool = False
     """record the step after one with NaN or Inf in full"""
     on_loss_jump: float | None = None
@@ -168,6 +172,7 @@ class RecordConfig:
             modules=_patterns("modules", merged.get("modules")),
             phases=_phases(merged.get("phases")),
             tensors=tensors,
+            tokens=_tokens(merged.get("tokens")),
             on_nonfinite=_flag("on_nonfinite", merged.get("on_nonfinite", False)),
             on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
             batch=batch,
@@ -235,9 +240,8 @@ class RecordConfig:
         for option, patterns in (("modules", self.modules), ("tensors", self.tensors)):
             for pattern in patterns or ():
                 whole = pattern.removesuffix(".*")
-                chosen = (
-                    (pattern, whole) if whole in patterns else (pattern,)
-                )  # a module that has none inside is no mistake
+                # a module that has none inside is no mistake
+                chosen = (pattern, whole) if whole in patterns else (pattern,)
                 if pattern.startswith("!") or any(matches(list(chosen), *module) for module in modules):
                     continue
                 if pattern.startswith(_PART):
@@ -255,6 +259,7 @@ class RecordConfig:
             "modules": self.modules,
             "phases": None if self.phases is None else [phase.label for phase in sorted(self.phases)],
             "tensors": self.tensors,
+            **({"tokens": f"{self.tokens.start}:{self.tokens.stop or ''}"} if self.tokens else {}),
             "on_nonfinite": self.on_nonfinite,
             "on_loss_jump": self.on_loss_jump,
             "batch": None if self.batch is Batch.HASH else self.batch.value,
@@ -418,6 +423,17 @@ def _patterns(option: str, value: object) -> tuple[str, ...] | None:
     if not all(isinstance(item, str) for item in items):
         raise ConfigError(f"{option}={value!r}: expected module paths, globs or class names, as strings")
     return tuple(items) or None
+
+
+def _tokens(value: object) -> slice | None:
+    """Parse "128:160", ":160" or "128:"."""
+    if value is None:
+        return None
+    between = _TOKENS.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
+    found = slice(int(between[1] or 0), int(between[2]) if between[2] else None) if between else None
+    if found is None or (found.stop is not None and found.stop <= found.start):
+        raise ConfigError(f"tokens={value!r}: expected a range of tokens such as '128:160', ':160' or '128:'")
+    return found
 
 
 def _points(value: object) -> tuple[Point, ...]:

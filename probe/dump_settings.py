@@ -18,7 +18,7 @@ TASK_SECTION = "the task's section"
 """where fields stand in the object that is named after the task"""
 _COMMON, _E2E = "common_dump_settings", "e2e_dump_settings"
 _OURS = frozenset(
-    {"steps", "ranks", "modules", "phases", "tensors", "on_nonfinite", "on_loss_jump", "batch", "compression", "points"}
+    "steps ranks modules phases tensors tokens on_nonfinite on_loss_jump batch compression points".split()
 )
 """options that only probe has"""
 

@@ -37,6 +37,8 @@ _warned = False
 _tells = True
 """whether this process says what it has recorded: rank 0, unless it was to be quiet"""
 _told_of_kernel = False
+_at_steps: list[Callable[[], None]] = []
+"""what is called behind each `step`"""
 _starts = 0
 """recordings that this process has begun: part of the default name, where ranks must agree on it"""
 
@@ -52,6 +54,7 @@ def start(
     modules: str | Iterable[str] | None = None,
     phases: PhaseName | Iterable[PhaseName] | None = None,
     tensors: str | Iterable[str] | None = None,
+    tokens: str | None = None,
     optimizer: object | None = None,
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
@@ -94,6 +97,9 @@ def start(
         of ``init``, ``forward``, ``loss``, ``backward``, ``gradient``, ``update``
     tensors
         globs of module paths: these in full, statistics of the others
+    tokens
+        a range such as ``"128:160"``: of inputs, outputs and their gradients these tokens alone, along the first axis
+        that is as long as the integers that the model itself is given (``input_ids``); weights are whole
     optimizer
         the optimizer to watch; default every one that updates this model's parameters
     on_nonfinite
@@ -141,8 +147,8 @@ def start(
         say("the program calls probe.start() itself: the recording that was made without it ends here")
         stop()
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch,
-               "compression": compression, "points": points}  # fmt: skip
+               "tensors": tensors, "tokens": tokens, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump,
+               "batch": batch, "compression": compression, "points": points}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     return _started(model, path, settings, optimizer, overwrite, quiet, parallel=parallel)
 
@@ -152,18 +158,23 @@ def start_by_itself(
     path: str | os.PathLike[str] | None = None,
     *,
     functions: Sequence[Any] = (),
+    optimizer: object | None = None,
+    parallel: Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
+    is_numbered: bool = False,
     **options: Any,
 ) -> Path | None:
     """Begin a recording that ends its steps itself, as `probe.recorder.by_itself.stepping` says; for programs without calls of probe.
 
     Parameters
     ----------
-    model, path, overwrite, quiet, options
+    model, path, optimizer, parallel, overwrite, quiet, options
         as `start` takes them
     functions
         loss functions that are modules outside of the models: what they return is the step's loss
+    is_numbered
+        if the file is there, ``a-2.h5`` is written, or the next that is not; nothing is overwritten
 
     Raises
     ------
@@ -171,12 +182,23 @@ def start_by_itself(
         as `start` does
     """
     settings = RecordConfig.from_options(**options)
-    return _started(model, path, settings, None, overwrite, quiet, functions)
+    return _started(model, path, settings, optimizer, overwrite, quiet, functions, parallel, is_numbered)
 
 
 def is_recording() -> bool:
     """Return True if a recording is under way."""
     return _current is not None and _current.running
+
+
+def recorder() -> Recorder | None:
+    """Return what records, if a recording is under way."""
+    return _current if is_recording() else None
+
+
+def on_step(stepped: Callable[[], None]) -> Callable[[], None]:
+    """Call back behind each `step`, also while nothing is recorded; return what ends that."""
+    _at_steps.append(stepped)
+    return lambda: _at_steps.remove(stepped)
 
 
 def steps_by_itself() -> bool:
@@ -216,6 +238,7 @@ def _started(
     quiet: bool,
     functions: Sequence[Any] | None = None,
     parallel: Mapping[str, Any] | None = None,
+    is_numbered: bool = False,
 ) -> Path | None:
     global _excluded, _starts, _tells
     if is_recording():
@@ -257,6 +280,8 @@ def _started(
     environment = _environment(adapter)
     _tells = not quiet and rank == 0
     _tell_of_kernel(settings)
+    is_of_the_time |= is_numbered
+    stem, dot, of_rank = target.stem.partition(".rank")
     for number in itertools.count(2):
         try:
             with replaced(target) if overwrites(overwrite) and not is_of_the_time else contextlib.nullcontext():
@@ -270,8 +295,7 @@ def _started(
         except ExistsError:
             if not is_of_the_time:
                 raise
-            stem = target.stem if number == 2 else target.stem.rpartition("-")[0]
-            target = target.with_stem(f"{stem}-{number}")  # another run has begun in this second
+            target = target.with_stem(f"{stem}-{number}{dot}{of_rank}")  # another run has begun in this second
     if is_news:
         say(f"recording to {target}")
     return target
@@ -325,14 +349,15 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
     It raises nothing: what is no number, and ``grads`` that do not fit the parameters, are said once and left out.
     """
     global _warned
-    if _current is None:
-        if not _excluded and not _warned:
-            _warned = True
-            warn("probe.step() does nothing: no recording is under way")
-        return
-    if _current.steps_by_itself:
-        _current.leave_steps_to_the_program()
-    _current.step(_numbers(_current, loss, scalars), grads)
+    if _current is not None:
+        if _current.steps_by_itself:
+            _current.leave_steps_to_the_program()
+        _current.step(_numbers(_current, loss, scalars), grads)
+    elif not _excluded and not _warned and not _at_steps:
+        _warned = True
+        warn("probe.step() does nothing: no recording is under way")
+    for stepped in tuple(_at_steps):
+        stepped()
 
 
 def note_numbers(loss: Any = None, **scalars: Any) -> None:

@@ -76,9 +76,8 @@ class ProbeCallback(_base()):  # type: ignore[misc]
             self._losses.append(loss.detach())
         if trainer.global_step != self._made:
             losses, self._losses, self._made = self._losses, [], trainer.global_step
-            self._recording.end_step(
-                sum(losses) if losses else None
-            )  # Lightning has divided them by the number of batches
+            # Lightning has divided them by the number of batches
+            self._recording.end_step(sum(losses) if losses else None)
 
     @harmless
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

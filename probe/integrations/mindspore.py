@@ -46,17 +46,15 @@ class ProbeCallback(Callback):
     def on_train_step_begin(self, run_context: Any) -> None:
         """Keep the learning rate."""
         known = run_context.original_args()
-        self._recording.note_rate(
-            known.optimizer or known.train_network.optimizer
-        )  # the latter where a Model was given no other
+        # the latter where a Model was given no other
+        self._recording.note_rate(known.optimizer or known.train_network.optimizer)
 
     @harmless
     def on_train_step_end(self, run_context: Any) -> None:
         """End a step."""
         outputs = run_context.original_args().net_outputs
-        self._recording.end_step(
-            outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-        )  # with loss scale: loss, overflow, scale
+        # with loss scale: loss, overflow, scale
+        self._recording.end_step(outputs[0] if isinstance(outputs, (tuple, list)) else outputs)
 
     @harmless
     def on_train_end(self, run_context: Any) -> None:

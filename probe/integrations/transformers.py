@@ -49,9 +49,8 @@ class ProbeCallback(TrainerCallback):
     @harmless
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End a step."""
-        shared = getattr(
-            args, "average_tokens_across_devices", False
-        )  # then each rank's loss is its share of all ranks'
+        # then each rank's loss is its share of all ranks'
+        shared = getattr(args, "average_tokens_across_devices", False)
         self._recording.end_step(factor=args.world_size if shared else 1.0)
 
     @harmless

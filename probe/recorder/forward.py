@@ -108,6 +108,8 @@ class Forward:
         if missed:
             self._measuring.note_missed(role, call.module, missed)
         if not call.recomputed:
+            if role is Role.INPUT and call.module in self.run.roots and self.run.config.tokens is not None:
+                self._measuring.tokens.count(call.micro, tensors)
             for slot, tensor in tensors:
                 self._measuring.observe(Phase.FORWARD, role, slot, tensor, call)
         return tensors

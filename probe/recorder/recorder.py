@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,15 @@ class Recorder:
     def steps_by_itself(self) -> bool:
         """Whether the recorder ends steps, so that the program need not call ``probe.step()``."""
         return self._stepping is not None and self._stepping.on
+
+    def follow(self, stepped: Callable[[], None], forwarded: Callable[[], None]) -> None:
+        """Call back where the recorder has ended a step by itself, and where a model has returned."""
+        if self._stepping is not None:
+            self._stepping.stepped, self._stepping.forwarded = stepped, forwarded
+
+    def enter(self, model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call of a model that had begun when the recording did."""
+        self._hooks.enter(model, args, kwargs)
 
     def leave_steps_to_the_program(self) -> None:
         """End no step any more: the program calls ``probe.step()``."""
@@ -445,7 +454,7 @@ class Recorder:
         self._hooks.take_off()
         self._points.take_out()
         if self._operations is not None:
-            self._operations.leave()
+            self._operations.close()
             self._operations.write()
         buffers.release()
         self.run.adapter.release()

@@ -18,7 +18,7 @@ from probe import session
 from probe.adapters.replaying import Replaying, replaying_for
 from probe.answer.comparison import Comparison
 from probe.defaults import MIN_CONFIDENCE
-from probe.errors import ConfigError, RecordingError
+from probe.errors import ConfigError, NotRecordedError, RecordingError
 from probe.mapping import load_mapping
 from probe.records import DirectionName, Phase, SideName, Task
 from probe.replaying.partners import Pairing, Partner, matched, partners_of
@@ -145,6 +145,8 @@ def prepared(
     adapter, mapping = replaying.adapter, load_mapping(options.mapping)
     with Reader(recording) as a:
         a.require_steps()
+        if tokens := a.info.config.get("tokens"):
+            raise NotRecordedError(f"{a.path.name} holds tokens {tokens} alone: record A without tokens=")
         chosen = _step_of(a, step)
         begun = Written(adapter, model, folder / "b.begun.h5", chosen, Task.STATISTICS)
         begun.weights(Phase.INIT)

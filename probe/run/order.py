@@ -31,8 +31,17 @@ class Order:
     """names of what is to be recorded, ``module:attribute``; the model is looked for if there are none"""
     overwrite: bool | None = None
     quiet: bool = False
+    on_signal: str | None = None
+    on_file: str | None = None
+    forwards: int | None = None
+    """as `probe.arm` takes them; it records from the first step on if there is neither signal nor file"""
     is_inherited: bool = False
     """by the environment: then this process may be one that trains nothing"""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a signal or a file begins the recording."""
+        return self.on_signal is not None or self.on_file is not None
 
     def export(self) -> None:
         """Let the processes that this one starts find the order in their environment."""
@@ -40,7 +49,7 @@ class Order:
 
     def words(self) -> list[str]:
         """Return the options as they are written on a command line, without the file."""
-        own = {"models": self.models, "overwrite": self.overwrite, "quiet": self.quiet}
+        own = {name: getattr(self, name) for name in _OWN if name != "path"}
         values = {**self.options, **own}
         found: list[str] = []
         for option in RECORDING:
@@ -86,17 +95,21 @@ RECORDING: tuple[click.Option, ...] = (
     click.Option(["--modules"], multiple=True, callback=_texts, metavar="GLOBS", help="Which modules, by path or class; ! in front leaves out."),
     click.Option(["--phases"], multiple=True, callback=_texts, help="init, forward, loss, backward, gradient, update."),
     click.Option(["--tensors"], multiple=True, callback=_texts, metavar="GLOBS", help="Modules whose values are recorded."),
+    click.Option(["--tokens"], metavar="A:B", help="Of inputs and outputs, these tokens alone: 128:160."),
     click.Option(["--on-nonfinite"], is_flag=True, help="After NaN or Inf, record the next step in full."),
     click.Option(["--on-loss-jump"], type=float, metavar="FACTOR", help="The same after a loss above FACTOR times the median."),
     click.Option(["--batch"], help="With --task norms: what is kept of a batch: hash (default), ids or all."),
     click.Option(["--compression"], help="Of values: lz4 (faster) or zstd (smaller); default none."),
     click.Option(["--points"], metavar="FILE", help="Values inside the code of modules, from a YAML or JSON file."),
     click.Option(["--config"], metavar="FILE", help="Options from a YAML or JSON file."),
+    click.Option(["--on-signal"], metavar="NAME", help="Record from one such signal (SIGUSR2) to the next."),
+    click.Option(["--on-file"], metavar="FILE", help="Record while this file exists."),
+    click.Option(["--forwards"], type=click.IntRange(1), metavar="N", help="With either: end after N forwards."),
     click.Option(["--overwrite"], is_flag=True, help="Replace an earlier recording."),
     click.Option(["--quiet"], is_flag=True, help="Say nothing about what is recorded."),
 )  # fmt: skip
 """one for each option of `probe.start` that can be written in a shell"""
-_OWN = ("path", "models", "overwrite", "quiet")
+_OWN = ("path", "models", "overwrite", "quiet", "on_signal", "on_file", "forwards")
 """those that are no options of what is recorded"""
 
 
@@ -127,8 +140,13 @@ def order_of(given: Mapping[str, Any], path: str, is_inherited: bool = False) ->
     for name in ("config", "points"):
         if name in options:
             options[name] = str(Path(options[name]).absolute())
-    overwrite, quiet = given["overwrite"] or None, bool(given["quiet"])
-    return Order(Path(path).absolute(), options, tuple(given["models"]), overwrite, quiet, is_inherited)
+    file = given["on_file"] and str(Path(given["on_file"]).absolute())
+    if given["forwards"] and not (file or given["on_signal"]):
+        raise ConfigError("--forwards goes with --on-signal or --on-file; otherwise take --steps")
+    return Order(
+        Path(path).absolute(), options, tuple(given["models"]), given["overwrite"] or None, bool(given["quiet"]),
+        given["on_signal"], file, given["forwards"], is_inherited,
+    )  # fmt: skip
 
 
 def inherited() -> Order:

@@ -44,6 +44,13 @@ class Watch:
         """optimizers' steps behind a forward with gradients that began no recording"""
         self._inside: tuple[int, Any, Callable[[], None]] | None = None
         """the thread and the module that was looked at in vain and is running: what it calls need not be looked at"""
+        self.armed: Any = None
+        """what waits for a signal or a file"""
+        self._signal: Any = None
+        if order.on_signal:
+            from probe.run.arming import Signal  # which loads what records
+
+            self._signal = Signal(order.on_signal)
         self._removals = [adapter.on_any_call(self._before_call)]
         self._removals.append(adapter.on_update(None, self._before_update, self._after_update))
 
@@ -59,7 +66,8 @@ class Watch:
         if not self._removals or self._order.quiet or (self._order.is_inherited and not self._missed):
             return
         if self._order.models:
-            say(f"nothing was recorded: no module named {' or '.join(self._order.models)} ran with gradients")
+            how = "" if self._order.waits else " with gradients"
+            say(f"nothing was recorded: no module named {' or '.join(self._order.models)} ran{how}")
         elif self._missed:
             say(
                 "nothing was recorded: what the optimizers train are no parameters of a module that was called; name the model: --model MODULE:ATTRIBUTE"
@@ -75,9 +83,8 @@ class Watch:
     # Hooks
 
     def _before_call(self, module: Any) -> None:
-        if not self._lock.acquire(
-            blocking=False
-        ):  # another thread is looking, or this one is, and calls a module by it
+        # another thread is looking, or this one is, and calls a module by it
+        if not self._lock.acquire(blocking=False):
             return
         try:
             if self._removals:
@@ -107,7 +114,10 @@ class Watch:
                 return
             self._left()  # it was left by an interrupt
         context = self._adapter.context()
-        if not context.grad_enabled or context.recomputing or context.aside or not is_trainable(self._adapter, module):
+        if context.recomputing or context.aside:
+            return
+        may_infer = self._order.waits and self._order.models  # such as an engine, which trains nothing
+        if not (may_infer or (context.grad_enabled and is_trainable(self._adapter, module))):
             return
         if self._looks >= _FREE and time.monotonic() < self._next_look:
             return
@@ -135,11 +145,16 @@ class Watch:
 
     def _record(self, choice: Choice) -> None:
         from probe import session
+        from probe.run.arming import arm  # which loads what records
 
         order, updating = self._order, self._updating
         self._ended()
         order.claim()
         models = choice.models if len(choice.models) > 1 else choice.models[0]
+        if order.waits:
+            given = {"signal": self._signal, "file": order.on_file, "forwards": order.forwards, "quiet": order.quiet}
+            self.armed = arm(models, order.path, **given, functions=choice.functions, **order.options)
+            return None if order.quiet else say(self._words(choice))
         session.start_by_itself(
             models, order.path, functions=choice.functions, overwrite=order.overwrite, quiet=order.quiet, **order.options
         )  # fmt: skip
@@ -152,6 +167,8 @@ class Watch:
         trainers = f", trained by {' and '.join(choice.optimizers)}" if choice.optimizers else ""
         late = f", from step {self._missed} on" if self._missed else ""
         other = "" if self._order.models else "; if this isn't your model, name it: --model MODULE:ATTRIBUTE"
+        asked = [each for each in (self._order.on_signal, self._order.on_file) if each]
+        late = f", when {' or '.join(asked)} is there" if asked else late
         return f"recording {names} ({choice.elements:,} parameters{trainers}) to {self._order.path}{late}{other}"
 
     def _give_up(self, error: Exception) -> None:

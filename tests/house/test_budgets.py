@@ -43,6 +43,7 @@ BROUGHT = {
     "dumps of SGLang, transformers and ptdbg_ascend; imports that read ahead": (300, 303),
     "recordings for other tools; reprod_log's functions": (553, 400),
     "guides by stage, framework and field; requirements": (0, 300),
+    "recordings while a program runs, and where people work": (450, 587),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -188,17 +189,15 @@ def test_python_starts_with_nothing_of_probe_where_the_variable_is_not_set(hooke
 def test_an_order_reaches_children_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"task": "norms", "steps": ["0", "10-20", "every 100"], "ranks": [0, 3], "modules": ["a.*", "!b c"], "on_nonfinite": True,
                "on_loss_jump": 2.5, "config": str(Path("probe.yaml").absolute())}  # fmt: skip
-    order = Order(Path("a b.h5").absolute(), options, ("m:x", "m:y.z"), True, True)
+    order = Order(
+        Path("a b.h5").absolute(), options, ("m:x", "m:y.z"), True, True, "SIGUSR2", str(Path("on").absolute()), 3
+    )
     monkeypatch.setattr(os, "environ", dict(os.environ))
     order.export()
     found = inherited()
-    assert found.is_inherited and (found.path, found.models, found.overwrite, found.quiet) == (
-        order.path,
-        ("m:x", "m:y.z"),
-        True,
-        True,
+    assert (
+        found == dataclasses.replace(order, options=found.options, is_inherited=True) and dict(found.options) == options
     )
-    assert dict(found.options) == options
     Order.claim()
     assert PATH not in os.environ and OPTIONS not in os.environ
 
@@ -208,7 +207,7 @@ def test_every_option_of_start_can_be_written(tmp_path: Path) -> None:
 
     from probe.session import start
 
-    written = {option.name for option in RECORDING} - {"models"}
+    written = {option.name for option in RECORDING} - {"models", "on_signal", "on_file", "forwards"}
     asked = {"parallel"}  # groups are asked of the framework
     assert written == set(inspect.signature(start).parameters) - {"model", "optimizer"} - asked
 

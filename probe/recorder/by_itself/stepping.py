@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from probe.adapters.base import Group
+from probe.adapters.shared.hooking import nothing
 from probe.numbers.packed import unpack
 from probe.recorder.by_itself.losses import Losses
 from probe.recorder.calls import Calls
@@ -47,6 +48,9 @@ class Stepping:
         self._calls, self._updates, self._end = calls, updates, end
         self.on = True
         """off as soon as the program calls ``probe.step()`` itself"""
+        self.stepped: Callable[[], None] = nothing
+        self.forwarded: Callable[[], None] = nothing
+        """what is called behind a step that ended here, and behind each call of a model"""
         self._of_models, self._of_functions = Losses(run.adapter, see_loss), Losses(run.adapter, see_loss)
         self._root_was_called = False
         self._is_updating = False
@@ -87,9 +91,14 @@ class Stepping:
 
     # What they see, each behind the recorder
 
-    @guarded
     def after_call(self, output: object, raised: bool) -> None:
         """Look at what a model returned."""
+        self._returned(output, raised)
+        if not self._calls.stack:
+            self.forwarded()
+
+    @guarded
+    def _returned(self, output: object, raised: bool) -> None:
         if self.on and not raised and not self._calls.stack:
             self._of_models.returned(output)
 
@@ -116,6 +125,7 @@ class Stepping:
         self.forget()
         with contextlib.suppress(Exception):  # the user has made warnings errors; nothing may get out of a hook
             self._end(numbers)
+            self.stepped()
 
     def take_numbers(self) -> dict[str, float]:
         """Return what is known of the open step: ``lr``, ``loss``; a loss function counts where no model returns a loss."""

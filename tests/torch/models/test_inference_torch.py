@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import transformers
 
 import probe
 from probe.answer.comparison import Comparison
+from tests.cli.running import run as run_command
 from tests.torch import served as vllm
 
 # ---- A trainer's forward against an inference engine's: tokens in one row, fused residual norms, merged linears, no gradients.
 
 MAPPING = "vllm/qwen2"
+NUMBERS = re.compile(r"\d[\d.,]*(e[-+]\d+)?×?")
 
 
 def compared(folder: Path, spoil: Callable[[torch.nn.Module], object] = bool, *, requests: int = 1, task: str = "statistics") -> Comparison:  # fmt: skip
@@ -140,6 +143,47 @@ def test_generating_is_compared_with_one_forward(
     assert [found.path for found in answer.divergences[:1]] == ([FAULTS[fault]] if fault in FAULTS else []), answer
     assert answer.verdict == ("diverged" if fault in FAULTS else "aligned")
     assert answer.coverage.share == 1.0
+
+
+def eight_bits(model: torch.nn.Module) -> None:
+    """Keep keys and values in eight bits, which single tokens read and a prefill does not."""
+    for layer in model.model.layers:
+        attention, plain = layer.self_attn.attn, layer.self_attn.attn.forward
+
+        def forward(query, key, value, attention=attention, plain=plain):
+            if len(query) == 1:
+                attention.seen = [
+                    tuple(each.to(torch.float8_e4m3fn).float() for each in pair) for pair in attention.seen
+                ]
+            return plain(query, key, value)
+
+        attention.forward = forward
+
+
+def test_the_guide_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    trained, (engine, caching) = vllm.trained(), (vllm.qwen2_of_vllm(1) for _ in range(2))
+    ids = torch.randint(0, vllm.CONFIG.vocab_size, (24,))
+    for served, spoil in ((engine, shifted_positions), (caching, eight_bits)):
+        served.load_weights(trained.state_dict())
+        spoil(served)
+    with probe.capture(engine, "engine.h5"):
+        vllm.served(engine, ids[None])
+        probe.step()
+    with probe.capture(caching, "decoded.h5", task="tensor"):
+        vllm.generated(caching, ids, 20)
+        probe.step()
+    with probe.capture(trained, "trainer.h5", task="tensor"), torch.no_grad():
+        trained(input_ids=ids[None], position_ids=torch.arange(24)[None])
+        probe.step()
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "inference.md").read_text(encoding="utf-8")
+    shown = [each.partition("\n```")[0].partition("\n") for each in guide.split("$ probe-compare ")[1:]]
+    assert len(shown) == 2
+    for command, _, lines in shown:
+        printed = run_command("compare", *command.split()).stdout
+        for part in lines.split("  …\n"):
+            assert NUMBERS.sub("#", part) in NUMBERS.sub("#", printed), printed
 
 
 # ---- Token-by-token decoding with a cache of keys and values against one full forward: joined along the sequence.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -280,6 +282,38 @@ def test_an_interrupt_in_a_forward_leaves_no_mode() -> None:
         net(torch.randn(2, 8))
     probe.stop()
     assert _get_current_function_mode_stack() == []
+
+
+@pytest.mark.parametrize("modules", [None, ["Pausing"]])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stop_from_another_thread_leaves_no_mode_on_the_one_that_computes(modules, fails) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Pausing(nn.Module):
+        def forward(self, x):
+            inside.set()
+            assert go_on.wait(60)
+            return x.relu() if not fails else x @ torch.zeros(99)
+
+    net = nn.Sequential(nn.Linear(8, 8), Pausing(), nn.Linear(8, 8))
+
+    def compute() -> tuple[int, int]:
+        with contextlib.suppress(RuntimeError):
+            net(torch.randn(2, 8))
+        left = len(_get_current_function_mode_stack())
+        net[0](torch.randn(2, 8))
+        return left, len(_get_current_function_mode_stack())
+
+    probe.start(net, "a.h5", level="mix", modules=modules)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(compute)
+        assert inside.wait(60)
+        probe.stop()
+        go_on.set()
+        assert done.result() == (0, 0)
+        fails = False
+        pool.submit(net, torch.randn(2, 8)).result()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
 def test_what_code_makes_finite_again_is_no_overflow() -> None:
