@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.answer.comparison import Comparison
+from probe.answer.failing import unless_it_fails
 from probe.answer.guards import Guards
-from probe.answer.result import Divergence
+from probe.answer.result import Divergence, Verdict
 from probe.answer.runs import summary_of
 from probe.answer.shift import Shift
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
@@ -20,13 +21,14 @@ from probe.dumps.given import recording_of
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.paired import paired_modules, with_enclosing
-from probe.notes import note
+from probe.notes import Note, note
 from probe.operations.pairing import with_operations
 from probe.operations.told import of_operations, with_operations_told
 from probe.ranks.opening import open_reader
 from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.unshown import cannot_show
 from probe.verdict.answer import answer_of
 from probe.verdict.coverage.but_for import left_out_of
 from probe.verdict.coverage.doubts import Doubts, tells_of_models
@@ -231,7 +233,12 @@ def _compare(
     doubts.notes[:0] = beside.notes
     left = left_out_of(doubts, done, shift, min_coverage)
     accepted = table.accepted if table is not None else None
-    return answer_of((a, b), matching, doubts, tuple(found), done, left, settings, rung, accepted)
+    answer = answer_of((a, b), matching, doubts, tuple(found), done, left, settings, rung, accepted)
+    if answer.verdict is not Verdict.ALIGNED:
+        return answer
+    failed: list[Note] = []
+    blind = unless_it_fails(lambda: cannot_show(a, [step for step, _ in done]), (), "cannot show", "", failed)
+    return replace(answer, cannot_show=blind, notes=(*answer.notes, *failed))
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:

@@ -21,6 +21,7 @@ from probe.records import Phase, Role
 from probe.report.layout import LONGEST_LIST, plain
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.unshown import cannot_show
 
 _NUMBERS = ("min", "max", "mean", "norm")
 _SUGGESTED = 3
@@ -36,6 +37,7 @@ def summary(file: str | Path) -> Group:
         for name, value in facts(reader).items():
             table.add_row(Text(name, style="dim"), Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
+        notes += [Text(f"cannot show: {plain(str(each), LONGEST_LIST)}") for each in cannot_show(reader)]
         ranks = reader if is_of_ranks(reader) else None
         if ranks is None:
             return Group(table, *notes)

@@ -15,21 +15,13 @@ from probe.answer.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.answer.runs import Replayed, RunSummary
 from probe.notes import Note
 from probe.report.layout import (
-    LONGEST_LIST,
-    PLAIN_WIDTH,
-    Page,
-    file_names,
-    packed,
-    padded,
-    place_of_code,
-    plain,
-    shortened,
-    wrapped,
-)
+    LONGEST_LIST, PLAIN_WIDTH, Page, file_names, packed, padded, place_of_code, plain, shortened, wrapped,
+)  # fmt: skip
 from probe.report.left_out import qualification, rest
 from probe.report.measured import OF_SOURCES, about, alike, amount, figures, headline, judged, stands, times
 from probe.report.words import texts
 from probe.report.words.forms import counted
+from probe.unshown import MOST
 
 if TYPE_CHECKING:
     from probe.answer.settings import DifferingSetting
@@ -270,6 +262,8 @@ class _Report(Page):
                 f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, {limit}; if "
                 f"all limits were divided by {times(1 / flip.factor)}, it would be a divergence"
             )
+        for blind in comparison.cannot_show if self.verbose else comparison.cannot_show[:MOST]:
+            self.say(plain(str(blind), LONGEST_LIST), "cannot show: ", "      ")
         self.out.append("\n")
 
     def _settings(self) -> None:

@@ -21,7 +21,7 @@ LAYERS = [
     ["ranks", "structure"],
     ["mapping", "recorder", "settings"],
     ["matching", "recording", "session"],
-    ["answer", "conversion", "dumps", "integrations", "reproducibility", "run"],
+    ["answer", "conversion", "dumps", "integrations", "reproducibility", "run", "unshown"],
     ["compat", "verdict"],
     ["checks", "operations"],
     ["diagnosis"],
