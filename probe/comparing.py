@@ -17,6 +17,7 @@ from probe.answer.runs import summary_of
 from probe.answer.shift import Shift
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.diagnosis.beside import Beside, with_change
+from probe.diagnosis.narrower import look_for_narrower
 from probe.dumps.given import recording_of
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
@@ -203,6 +204,7 @@ def _compare(
             ahead.measure(step)
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
+        beside.notes += look_for_narrower(step, verdicts, is_first=before is None)
         done.append((number, there))
         tally.add(step, verdicts)
         if table is not None:
