@@ -17,6 +17,7 @@ from probe.answer.runs import summary_of
 from probe.answer.shift import Shift
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.diagnosis.beside import Beside, with_change
+from probe.diagnosis.last_tokens import at_last_tokens
 from probe.diagnosis.narrower import look_for_narrower
 from probe.dumps.given import recording_of
 from probe.mapping import LayerMapping, load_mapping
@@ -202,6 +203,7 @@ def _compare(
         step = Step(*sides, with_operations(matching, *sides))
         if ahead is not None:
             ahead.measure(step)
+        beside.notes += at_last_tokens(step)
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
         beside.notes += look_for_narrower(step, verdicts, is_first=before is None)
