@@ -18,7 +18,7 @@ from probe.answer.shift import Shift
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.diagnosis.beside import Beside, with_change
 from probe.diagnosis.last_tokens import at_last_tokens
-from probe.diagnosis.narrower import look_for_narrower
+from probe.diagnosis.narrower import batch_variant, look_for_narrower
 from probe.dumps.given import recording_of
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
@@ -206,7 +206,7 @@ def _compare(
         beside.notes += at_last_tokens(step)
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
-        beside.notes += look_for_narrower(step, verdicts, is_first=before is None)
+        beside.notes += [*look_for_narrower(step, verdicts, is_first=before is None), *batch_variant(step, noise)]
         done.append((number, there))
         tally.add(step, verdicts)
         if table is not None:

@@ -175,7 +175,9 @@ def one_expert(seen: Seen) -> Iterator[Note]:
 def even_inputs(seen: Seen) -> Iterator[Note]:
     """Inputs of which all elements are one number; positions, masks and labels have lines of their own."""
     named = ("position", "mask", "label", "target", "type", "cu_seqlens")
-    even = [each for each in seen.given if each.is_one_number and not each.has(*named) and each.row["role"] == Role.INPUT]
+    even = [
+        each for each in seen.given if each.is_one_number and not each.has(*named) and each.row["role"] == Role.INPUT
+    ]
     for each in even[:1]:
         yield note("input-is-one-number", slot=each.slot, number=float(each.row["min"]))
 

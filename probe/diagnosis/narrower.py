@@ -12,6 +12,7 @@ from probe.numbers.documents import begins_of
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.verdict.judge.verdicts import Finding, Verdicts
+from probe.verdict.noise.rung import StepNoise
 from probe.verdict.steps.events import Event, Node
 from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Tensor
@@ -37,12 +38,16 @@ def look_for_narrower(step: Step, verdicts: Verdicts, *, is_first: bool) -> list
             known = step.a.step, 0, Phase.INIT, (step.path(event.place[0]),), event, step.error(event)
             verdicts.findings.append(Finding(*known, 0.0, "buffer"))
     for node in step.nodes:
-        for event in node.outputs if any(each.a is not None and each.a.kind == "integer" for each in node.outputs) else ():
+        for event in (
+            node.outputs if any(each.a is not None and each.a.kind == "integer" for each in node.outputs) else ()
+        ):
             found = _coarser(event)
             if found is not None:
                 names = said["router-in-fewer-bits", *found]
                 names += [node.a.path] if node.a.path not in names else []
-    notes = [note(code, names=tuple(names), format=format, **sides(is_a)) for (code, is_a, format), names in said.items()]
+    notes = [
+        note(code, names=tuple(names), format=format, **sides(is_a)) for (code, is_a, format), names in said.items()
+    ]
     return notes + [*_alike(step)]
 
 
@@ -94,10 +99,42 @@ def _alike(step: Step) -> Iterator[Note]:
 
 
 def _loose(root: Node) -> Iterator[tuple[tuple[str, Tensor], tuple[str, Tensor]]]:
-    mine = [(each.slot_a, each.a) for each in root.inputs if each.a is not None and (each.b is None or each.is_of_other_size)]
-    theirs = [(each.slot_b, each.b) for each in root.inputs if each.b is not None and (each.a is None or each.is_of_other_size)]
+    mine = [
+        (each.slot_a, each.a)
+        for each in root.inputs
+        if each.a is not None and (each.b is None or each.is_of_other_size)
+    ]
+    theirs = [
+        (each.slot_b, each.b)
+        for each in root.inputs
+        if each.b is not None and (each.a is None or each.is_of_other_size)
+    ]
     yield from ((x, y) for x in mine for y in theirs)
 
 
 def _values(tensor: Tensor) -> np.ndarray | None:
     return tensor.values() if tensor.has_values else None
+
+
+def batch_variant(step: Step, noise: StepNoise) -> Iterator[Note]:
+    """Yield what of A's modules returns other numbers, given the same, where a further run of A splits the batch otherwise."""
+    counts = {len({call.micro for call in run.paired.a.calls}) for run in getattr(noise, "runs", ())}
+    if not counts - {len({call.micro for call in step.a.calls})}:
+        return
+    found: dict[str, float] = {}
+    for node in step.nodes:
+        given, made = (
+            [
+                (floor := noise.floor(each)) and floor.error
+                for each in events
+                if each.a is not None and each.a.kind == "float"
+            ]
+            for events in (node.inputs, node.outputs)
+        )
+        if given and not any(each is None or each > 0 for each in given) and any(made):
+            found[node.a.path] = max(each for each in made if each)
+    inner = tuple(
+        path for path in found if not any(each.startswith(f"{path}.".lstrip(".")) for each in found if each != path)
+    )
+    if inner:
+        yield note("batch-variant", names=inner, error=max(found[path] for path in inner))

@@ -245,7 +245,8 @@ def _fitted(half: Half, evidence: Evidence) -> Way | None:
         ((own, (own.scales(), own.orders(), own.caps())) for own in recorded),
         (
             (other, (_first(other.scales()), _first(other.orders()), _first(other.caps())))
-            for own in recorded for other in own.exchanged()
+            for own in recorded
+            for other in own.exchanged()
         ),
     ):
         if best[1] is not None and each.parts != recorded[0].parts:

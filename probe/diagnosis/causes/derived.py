@@ -85,7 +85,9 @@ def angles(evidence: Evidence) -> Found | None:
 
 def _angles(half: Half, evidence: Evidence) -> Note | None:
     """Return what a side rounds before it takes cosines and sines; None where nothing gives them."""
-    tables = [x for (module, _), tensor in _buffers(half).items() if module == half.module if (x := read(tensor)) is not None]
+    tables = [
+        x for (module, _), tensor in _buffers(half).items() if module == half.module if (x := read(tensor)) is not None
+    ]
     positions, values = half.given(kind="integer"), half.values
     if values is None or values.ndim < 2:
         return None
@@ -210,4 +212,3 @@ def scaled(values: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
         scale = scale.reshape(shape) if axis == 0 else scale
         scale = np.repeat(scale, block, axis=axis)
     return values * scale[tuple(map(slice, values.shape))]
-
