@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from probe.answer.acceptance import Acceptance
     from probe.answer.settings import DifferingSetting
 
-_COLUMNS = 80
-"""of the text that printing an answer shows"""
 _IN_JSON = (
     *("first_divergence", "divergences", "coverage", "only_a", "only_b", "unneeded_a", "unneeded_b", "ignored_a"),
     *("ignored_b", "left_out", "inputs", "pairs", "mapping_mistakes", "changes", "doubts", "warnings", "notes"),
@@ -126,7 +124,7 @@ class Comparison(Judged, ByPath[SlotResults]):
         """Return the report as plain text."""
         from probe.report.text import render
 
-        return render(self, width=_COLUMNS).plain
+        return render(self, width=80).plain
 
     def __repr__(self) -> str:
         from probe.report.left_out import qualification

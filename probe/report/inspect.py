@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probe.errors import ConfigError, NotRecordedError
+from probe.float8 import float8_row
 from probe.notes import note
 from probe.ranks.opening import is_of_ranks, open_reader
 from probe.ranks.reader import RanksReader
@@ -63,6 +64,7 @@ def facts(reader: Reader) -> dict[str, str]:
         "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
         "model": _model(reader),
         **_origins(reader),
+        **float8_row(reader),
         "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value not in (None, False)),
         "steps": _steps(reader),
         "observations": _counts(reader),
@@ -137,9 +139,7 @@ def _near(reader: Reader, pattern: str) -> str:
     last = pattern.strip("*").rpartition(".")[2].lower()
     inside = [name for name in names if last and last in name.lower()]
     near = difflib.get_close_matches(pattern, names, _SUGGESTED) or inside[:_SUGGESTED]
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return "probe show FILE '*' lists all"
+    return f"did you mean {' or '.join(near)}?" if near else "probe show FILE '*' lists all"
 
 
 def _what(reader: Reader, row: object) -> str:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -104,8 +105,7 @@ class Recorded:
             document = np.isin(np.arange(len(self.q) * rows), self.begins).cumsum().reshape(-1, rows)
             inside = document[:, None, :, None] == document[:, None, None]
             return {note("causal-mask-of-documents", begins=self.begins): np.where(inside, causal, -np.inf), **found}
-        documents = begins_in_mask(_hidden(self.mask)[:, 0])
-        if documents is not None:
+        if (documents := begins_in_mask(_hidden(self.mask)[:, 0])) is not None:
             return {note("causal-mask-of-documents", begins=documents): self.mask, **found}
         share = float(_hidden(self.mask).mean())
         return {note("mask-that-hides", share=float(f"{share:.4g}")): self.mask, **found}
@@ -185,14 +185,16 @@ def _recorded(half: Half, evidence: Evidence) -> Iterator[Recorded]:
         if q.shape[0] * heads * q.shape[1] * k.shape[1] > _MOST_SCORES:
             continue
         split = [x.reshape(*x.shape[:2], n, -1).swapaxes(1, 2) for x, n in ((q, heads), (k, groups), (v, groups))]
-        around = _angles(others, q.shape[1], q.shape[2] // heads), _mask(others, q, k)
-        yield Recorded(split[0], split[1], split[2], *around, _begins(half, evidence), half.config(*_CAPS))
+        angles, mask = _angles(others, q.shape[1], q.shape[2] // heads), _mask(others, q, k)
+        begins = max(begins_told(half, evidence).values(), key=len, default=())
+        yield Recorded(split[0], split[1], split[2], angles, mask, begins, half.config(*_CAPS))
 
 
-def _begins(half: Half, evidence: Evidence) -> tuple[int, ...]:
-    """Return where documents begin, as what the model is given says."""
-    told = (begins_of(slot, each.shape, lambda each=each: read(each)) for slot, each in evidence.given_to_model(half))  # type: ignore[misc]
-    return max(filter(None, told), key=len, default=())
+def begins_told(half: Half, evidence: Evidence) -> dict[str, tuple[int, ...]]:
+    """Return where documents begin, by each input of the model that says it."""
+    given = dict(evidence.given_to_model(half)).items()
+    told = {slot: begins_of(slot, each.shape, partial(read, each)) for slot, each in given}
+    return {slot: begins for slot, begins in told.items() if begins is not None}
 
 
 def _recorded_of_either(half: Half, evidence: Evidence) -> Iterator[Recorded]:
@@ -244,9 +246,9 @@ def _fitted(half: Half, evidence: Evidence) -> Way | None:
     for each, ways in itertools.chain(
         ((own, (own.scales(), own.orders(), own.caps())) for own in recorded),
         (
-            (other, (_first(other.scales()), _first(other.orders()), _first(other.caps())))
+            (each, (*map(_first, (each.scales(), each.orders(), each.caps())),))
             for own in recorded
-            for other in own.exchanged()
+            for each in own.exchanged()
         ),
     ):
         if best[1] is not None and each.parts != recorded[0].parts:
@@ -295,17 +297,17 @@ def _with_solved(half: Half, evidence: Evidence, way: Way) -> Way | None:
             made = recorded.computed(way.rotary, way.mask, factor, way.groups, cap)
             return distance(made.reshape(found.shape), found)
 
-        factor = _least(lambda x: rest(x, known[1]), known[0] / _WIDEST, known[0] * _WIDEST)  # noqa: B023
+        factor = least(lambda x: rest(x, known[1]), known[0] / _WIDEST, known[0] * _WIDEST)  # noqa: B023
         if rest(factor, known[1]) <= _limit(half, evidence):
             return replace(way, scale=note("scores-times", factor=factor, times=factor / known[0]))
         largest = float(np.abs(recorded.scores(way.rotary, way.groups)).max()) * known[0]
-        cap = _least(lambda x: rest(known[0], x), largest / _FURTHEST, largest * _FURTHEST)  # noqa: B023
+        cap = least(lambda x: rest(known[0], x), largest / _FURTHEST, largest * _FURTHEST)  # noqa: B023
         if rest(known[0], cap) <= _limit(half, evidence):
             return replace(way, cap=note("capped-scores", cap=float(f"{cap:.4g}")))
     return None
 
 
-def _least(of: Callable[[float], float], low: float, high: float) -> float:
+def least(of: Callable[[float], float], low: float, high: float) -> float:
     """Return where a function of a positive number is least."""
     low, high = math.log(low), math.log(high)
     for _ in range(_HALVINGS):
