@@ -118,9 +118,12 @@ def even_inputs(seen: Seen) -> Iterator[Note]:
 
 
 def few_tokens(seen: Seen) -> Iterator[Note]:
-    """Sequences that are too short for what depends on the position."""
-    if seen.tokens is not None and 1 < seen.tokens.shape[1] <= _FEW_TOKENS:
-        yield note("few-tokens", count=seen.tokens.shape[1])
+    """Sequences that are too short for what depends on the position, or lie within the window of local attention."""
+    length, window = 0 if seen.tokens is None else seen.tokens.shape[1], seen.config("sliding_window", "window_size")
+    if 1 < length <= _FEW_TOKENS:
+        yield note("few-tokens", count=length)
+    elif 0 < length <= window and seen.reader.info.model_config.get("use_sliding_window", True):
+        yield note("window-not-reached", length=length, window=int(window))
 
 
 def idle_experts(seen: Seen) -> Iterator[Note]:
@@ -138,14 +141,6 @@ def idle_experts(seen: Seen) -> Iterator[Note]:
         yield note("experts-without-token", idle=sum(x for x, _ in idle), total=sum(n for _, n in idle))
     if experts > 1 and seen.config(*_TOP) == 1:
         yield note("one-expert-for-each-token")
-
-
-def window_not_reached(seen: Seen) -> Iterator[Note]:
-    """Sequences within the window of local attention."""
-    held, length = seen.reader.info.model_config, seen.tokens.shape[1] if seen.tokens is not None else 0
-    window = seen.config("sliding_window", "window_size")
-    if 0 < length <= window and held.get("use_sliding_window", True):
-        yield note("window-not-reached", length=length, window=int(window))
 
 
 def one_sample(seen: Seen) -> Iterator[Note]:
@@ -190,7 +185,6 @@ CHECKS: dict[str, Callable[[Seen], Iterator[Note]]] = {
     "even inputs": even_inputs,
     "few tokens": few_tokens,
     "experts": idle_experts,
-    "window": window_not_reached,
     "one sample": one_sample,
     "masks": idle_masks,
     "switched off": switched_off,

@@ -32,7 +32,6 @@ _WIDEST = 4.0
 """a scale is looked for up to this factor about a known one"""
 _FURTHEST = 32.0
 """a cap is looked for up to this factor about the largest score"""
-_CAPS = ("attn_logit_softcapping", "attn_logit_softcap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +128,11 @@ class Recorded:
         known = {note("capped-scores", cap=self.cap): self.cap} if self.cap else {}
         return {**known, note("scores-not-capped"): math.inf}
 
-    def scores(self, rotary: Note, groups: Note) -> np.ndarray:
-        """Return q kᵀ."""
-        q, k = self.rotations()[rotary]
-        return q @ k[:, self.orders()[groups]].swapaxes(-1, -2)
-
     def computed(self, rotary: Note, mask: Note, factor: float, groups: Note, cap: float) -> np.ndarray:
         """Return softmax(q kᵀ · factor + mask) v, its scores capped, as [samples, positions, width]."""
-        q, index = self.q, self.orders()[groups]
-        scores = self.scores(rotary, groups) * factor
+        q, k = self.rotations()[rotary]
+        index = self.orders()[groups]
+        scores = q @ k[:, index].swapaxes(-1, -2) * factor
         scores = (scores if math.isinf(cap) else cap * np.tanh(scores / cap)) + self.masks()[mask]
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = weights / weights.sum(axis=-1, keepdims=True) @ self.v[:, index]
@@ -187,7 +182,7 @@ def _recorded(half: Half, evidence: Evidence) -> Iterator[Recorded]:
         split = [x.reshape(*x.shape[:2], n, -1).swapaxes(1, 2) for x, n in ((q, heads), (k, groups), (v, groups))]
         angles, mask = _angles(others, q.shape[1], q.shape[2] // heads), _mask(others, q, k)
         begins = max(begins_told(half, evidence).values(), key=len, default=())
-        yield Recorded(split[0], split[1], split[2], angles, mask, begins, half.config(*_CAPS))
+        yield Recorded(split[0], split[1], split[2], angles, mask, begins, half.config("attn_logit_softcapping"))
 
 
 def begins_told(half: Half, evidence: Evidence) -> dict[str, tuple[int, ...]]:
@@ -300,7 +295,9 @@ def _with_solved(half: Half, evidence: Evidence, way: Way) -> Way | None:
         factor = least(lambda x: rest(x, known[1]), known[0] / _WIDEST, known[0] * _WIDEST)  # noqa: B023
         if rest(factor, known[1]) <= _limit(half, evidence):
             return replace(way, scale=note("scores-times", factor=factor, times=factor / known[0]))
-        largest = float(np.abs(recorded.scores(way.rotary, way.groups)).max()) * known[0]
+        largest = known[0] * float(
+            np.linalg.norm(recorded.q, axis=-1).max() * np.linalg.norm(recorded.k, axis=-1).max()
+        )
         cap = least(lambda x: rest(known[0], x), largest / _FURTHEST, largest * _FURTHEST)  # noqa: B023
         if rest(known[0], cap) <= _limit(half, evidence):
             return replace(way, cap=note("capped-scores", cap=float(f"{cap:.4g}")))
