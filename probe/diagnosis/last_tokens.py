@@ -33,6 +33,7 @@ def at_last_tokens(step: Step) -> list[Note]:
     lengths = {each.shape[1] for each in inputs if each.kind == "integer" and len(each.shape) == 2}
     for node in step.nodes:
         for role, events in ((Role.INPUT, node.inputs), (Role.OUTPUT, node.outputs)):
+            _pair(events, lengths)
             for at, event in enumerate(events):
                 short = _shorter(event, lengths)
                 if short is None:
@@ -43,6 +44,14 @@ def at_last_tokens(step: Step) -> list[Note]:
                 events[at] = replace(event, b=last) if side == "A" else replace(event, a=last)
                 names[side].append(f"{role.label} {event.slot_a} of {step.path(node.a.module) or 'the model'}")
     return [note("last-token-alone", side=side, names=tuple(each)) for side, each in names.items() if each]
+
+
+def _pair(events: list[Event], lengths: set[int]) -> None:
+    """Make one event of two that each side has alone, for they are of other sizes."""
+    for mine, theirs in [(x, y) for x in events for y in events if x.b is None and y.a is None]:
+        pair = replace(mine, slot_b=theirs.slot_b, b=theirs.b)
+        if mine in events and theirs in events and _shorter(pair, lengths) is not None:
+            events[:] = [*(each for each in events if each not in (mine, theirs)), pair]
 
 
 def _shorter(event: Event, lengths: set[int]) -> Tensor | None:
