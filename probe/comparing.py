@@ -15,6 +15,7 @@ from probe.answer.guards import Guards
 from probe.answer.result import Divergence, Verdict
 from probe.answer.runs import summary_of
 from probe.answer.shift import Shift
+from probe.contents.unshown import cannot_show
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.diagnosis.beside import Beside, with_change
 from probe.diagnosis.last_tokens import at_last_tokens
@@ -30,7 +31,6 @@ from probe.ranks.opening import open_reader
 from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.unshown import cannot_show
 from probe.verdict.answer import answer_of
 from probe.verdict.coverage.but_for import left_out_of
 from probe.verdict.coverage.doubts import Doubts, tells_of_models

@@ -52,21 +52,20 @@ def _coarser(event: Event) -> tuple[bool, str] | None:
     if max(a.u, b.u) >= _COARSER * min(a.u, b.u):
         return a.u > b.u, (a if a.u > b.u else b).dtype
     is_wide = a.has_values and b.has_values and a.size >= _FEW and a.u < min(ROUNDED.values())
-    grids = [
-        next((name for name in _FORMATS if is_rounded(each.values(), name)), "") if is_wide else "" for each in (a, b)
-    ]
-    return None if bool(grids[0]) == bool(grids[1]) else (bool(grids[0]), grids[0] or grids[1])
+    for name in _FORMATS if is_wide else ():
+        grids = is_rounded(a.values(), name), is_rounded(b.values(), name)
+        if grids[0] != grids[1]:
+            return grids[0], name
+    return None
 
 
 def _is_table_off(step: Step, module: int, verdicts: Verdicts) -> bool:
     """Return True if what a module without weights makes of integers and buffers is off by more than rounding it leaves."""
     nodes = [node for node in step.nodes if node.a.module == module and not step.a.reader.modules[module].n_params]
-    for out in (out for node in nodes if not node.inputs or any(map(_is_integer, node.inputs)) for out in node.outputs):
-        error, judged = step.error(out), verdicts.by_event.get(out)
-        is_fixed = judged is not None and judged.check is not None and judged.check.is_fixed
-        if error is not None and not error.is_bound and error.size > 2 * out.u and not is_fixed:
-            return True
-    return False
+    made = [out for node in nodes if not node.inputs or any(map(_is_integer, node.inputs)) for out in node.outputs]
+    fixed = any(each.check is not None and each.check.is_fixed for each in map(verdicts.by_event.get, made) if each)
+    errors = [(error, out.u) for out in made if (error := step.error(out)) is not None]
+    return not fixed and any(not error.is_bound and error.size > 2 * u for error, u in errors)
 
 
 def _is_integer(event: Event) -> bool:

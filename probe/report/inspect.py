@@ -13,8 +13,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from probe.contents.float8 import float8_row
+from probe.contents.unshown import cannot_show
 from probe.errors import ConfigError, NotRecordedError
-from probe.float8 import float8_row
 from probe.notes import note
 from probe.ranks.opening import is_of_ranks, open_reader
 from probe.ranks.reader import RanksReader
@@ -22,7 +23,6 @@ from probe.records import Phase, Role
 from probe.report.layout import LONGEST_LIST, plain
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.unshown import cannot_show
 
 _NUMBERS = ("min", "max", "mean", "norm")
 _SUGGESTED = 3

@@ -26,6 +26,7 @@ _MOST_HEADS = 6
 _KINDS = (("q", "query", "q_proj", "query_proj", "wq", "linear_q"), ("k", "key", "k_proj", "key_proj", "wk", "linear_k"),
           ("v", "value", "v_proj", "value_proj", "wv", "linear_v"))  # fmt: skip
 _KV_HEADS = ("num_key_value_heads", "num_query_groups", "n_kv_heads")
+_TINY = 1e-30
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _HALVINGS = 40
 _WIDEST = 4.0
@@ -295,9 +296,8 @@ def _with_solved(half: Half, evidence: Evidence, way: Way) -> Way | None:
         factor = least(lambda x: rest(x, known[1]), known[0] / _WIDEST, known[0] * _WIDEST)  # noqa: B023
         if rest(factor, known[1]) <= _limit(half, evidence):
             return replace(way, scale=note("scores-times", factor=factor, times=factor / known[0]))
-        largest = known[0] * float(
-            np.linalg.norm(recorded.q, axis=-1).max() * np.linalg.norm(recorded.k, axis=-1).max()
-        )
+        norms = (float(np.linalg.norm(each, axis=-1).max()) for each in (recorded.q, recorded.k))
+        largest = max(known[0] * math.prod(norms), _TINY)
         cap = least(lambda x: rest(known[0], x), largest / _FURTHEST, largest * _FURTHEST)  # noqa: B023
         if rest(known[0], cap) <= _limit(half, evidence):
             return replace(way, cap=note("capped-scores", cap=float(f"{cap:.4g}")))

@@ -22,6 +22,7 @@ _LEFT = 1e-3
 """share of an error that a cap may leave over"""
 _WIDEST = 64.0
 """caps between this share of the largest score and as many times it are told"""
+_TINY = 1e-30
 _SMALLER = 8
 """times fewer elements than a tensor has, from which on what stands beside it may be its scale"""
 
@@ -104,7 +105,7 @@ def _cap(half: Half, sources: Iterable[np.ndarray]) -> Note | None:
         y = found.reshape(-1)  # type: ignore[union-attr]
         if distance(x, y) <= noise:
             return note("not-capped")
-        largest = float(np.abs(x).max())
+        largest = max(float(np.abs(x).max()), _TINY)
         cap = least(lambda c: distance(c * np.tanh(x / c), y), largest / _WIDEST, largest * _WIDEST)  # noqa: B023
         if distance(cap * np.tanh(x / cap), y) <= max(noise, _LEFT * distance(x, y)):
             return note("capped", cap=float(f"{cap:.4g}"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import probe
 from probe.answer.comparison import Comparison
 from probe.answer.result import Verdict
-from probe.float8 import float8_row
+from probe.contents.float8 import float8_row
 from probe.store.reading.reader import Reader
 from tests.torch.hint_runs import Of
 

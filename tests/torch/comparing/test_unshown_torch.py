@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import probe
+from probe.contents.unshown import CHECKS, cannot_show
 from probe.report.inspect import summary
 from probe.report.text import render
 from probe.store.reading.reader import Reader
-from probe.unshown import CHECKS, cannot_show
 from tests.torch.hint_runs import Of
 
 WIDTH, WORDS = 8, 20

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,22 +25,16 @@ _NAMED = ("mask", "position", "label", "target", "type", "cu_seq")
 """parts of names of inputs that are no data"""
 
 
-@dataclass(frozen=True)
-class Given:
-    """A tensor that the model was given, or that was logged beside it."""
+class Given(NamedTuple):
+    """A tensor that the model was given, or that was logged beside it; ``is_even``: its elements are one number."""
 
     slot: str
     shape: tuple[int, ...]
-    low: float
-    high: float
+    number: float
+    is_even: bool
     is_integer: bool
     is_input: bool
-    values: Callable[[], np.ndarray | None]
-
-    @property
-    def is_one_number(self) -> bool:
-        """Whether its elements, of which there are several, are all equal."""
-        return math.prod(self.shape) > 1 and self.low == self.high
+    values: np.ndarray | None
 
     def has(self, *words: str) -> bool:
         """Return True if its name contains one of some words."""
@@ -64,15 +58,16 @@ class Seen:
         return [*map(self._given, rows)]
 
     def _given(self, row: Any) -> Given:
-        at, is_integer = int(row["tensor"]), row["dtype"].decode().startswith(("int", "uint", "bool"))
-        about = self.reader.slots[row["slot"]], self.reader.shapes[row["shape"]], float(row["min"]), float(row["max"])
-        return Given(*about, is_integer, row["role"] == Role.INPUT, lambda: self.reader.values(at) if at >= 0 else None)
+        shape, is_integer = self.reader.shapes[row["shape"]], row["dtype"].startswith((b"int", b"uint", b"bool"))
+        values = self.reader.values(int(row["tensor"])) if is_integer and row["tensor"] >= 0 else None
+        about = float(row["min"]), bool(row["min"] == row["max"]) and math.prod(shape) > 1, is_integer
+        return Given(self.reader.slots[row["slot"]], shape, *about, row["role"] == Role.INPUT, values)
 
-    @cached_property
+    @property
     def tokens(self) -> Given | None:
         """The ids: integers, [samples, positions]."""
-        found = (each for each in self.given if each.is_integer and len(each.shape) == 2 and not each.has(*_NAMED))
-        return next(found, None)
+        ids = (each for each in self.given if each.is_integer and len(each.shape) == 2 and not each.has(*_NAMED))
+        return next(ids, None)
 
     def of(self, role: Role, phase: Phase) -> Iterator[tuple[Any, tuple[int, ...]]]:
         """Yield the records of a role in a phase, with their shapes."""
@@ -87,10 +82,10 @@ class Seen:
 
 def without_label(seen: Seen) -> Iterator[Note]:
     """Labels that leave out all of a sample, or of a document in it."""
-    positions = next((x for each in seen.given if each.has("position_id") and (x := each.values()) is not None), None)
+    positions = next((each.values for each in seen.given if each.has("position_id")), None)
     for labels in (each for each in seen.given if each.is_integer and each.has("label", "target")):
-        values = labels.values()
-        if labels.is_one_number and labels.low == _IGNORED:
+        values = labels.values
+        if labels.is_even and labels.number == _IGNORED:
             yield note("no-label-at-all", slot=labels.slot)
         elif values is not None and values.ndim == 2:
             is_told = positions is not None and positions.shape == values.shape
@@ -112,9 +107,9 @@ def zero_weights(seen: Seen) -> Iterator[Note]:
 
 def even_inputs(seen: Seen) -> Iterator[Note]:
     """Inputs, or positions, of which all elements are one number; masks and labels have lines of their own."""
-    for each in (each for each in seen.given if each.is_one_number and each.is_input):
+    for each in (each for each in seen.given if each.is_even and each.is_input):
         if each.has("position") or not each.has(*_NAMED):
-            yield note("input-is-one-number", slot=each.slot, number=each.low, are_positions=each.has("position"))
+            yield note("input-is-one-number", slot=each.slot, number=each.number, are_positions=each.has("position"))
 
 
 def few_tokens(seen: Seen) -> Iterator[Note]:
@@ -146,7 +141,7 @@ def idle_experts(seen: Seen) -> Iterator[Note]:
 def one_sample(seen: Seen) -> Iterator[Note]:
     """A batch of one sample, or of samples that are all alike."""
     many = [each for each in seen.given if len(each.shape) > 1 and each.is_input]
-    values = seen.tokens.values() if seen.tokens is not None else None
+    values = seen.tokens.values if seen.tokens is not None else None
     if many and all(each.shape[0] == 1 for each in many):
         yield note("one-sample")
     elif values is not None and len(values) > 1 and (values == values[:1]).all():
@@ -155,9 +150,7 @@ def one_sample(seen: Seen) -> Iterator[Note]:
 
 def idle_masks(seen: Seen) -> Iterator[Note]:
     """A mask that hides nothing: 1 everywhere, or 0 if it is added."""
-    idle = [
-        each for each in seen.given if each.has("mask") and each.is_one_number and bool(each.low) == each.is_integer
-    ]
+    idle = [each for each in seen.given if each.has("mask") and each.is_even and bool(each.number) == each.is_integer]
     for each in idle[:1]:
         yield note("mask-hides-nothing", slot=each.slot)
 
