@@ -7,24 +7,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from tests.torch import hint_runs as runs
 from tests.torch.hint_faults_modules import attend
-from tests.torch.hint_runs import (
-    POSITIONS,
-    SAMPLES,
-    WIDTH,
-    Fault,
-    Net,
-    Of,
-    Run,
-    both,
-    entropy,
-    linear,
-    two,
-    with_forward,
-)
+from tests.torch.hint_runs import Fault, Net, Of, Run, both
 
-FREQUENCIES = 100.0 ** (-torch.arange(WIDTH) / WIDTH)
-PLACES = (40 * torch.arange(POSITIONS) + 3).expand(SAMPLES, POSITIONS)
+FREQUENCIES = 100.0 ** (-torch.arange(runs.WIDTH) / runs.WIDTH)
+PLACES = (40 * torch.arange(runs.POSITIONS) + 3).expand(runs.SAMPLES, runs.POSITIONS)
 
 
 def capped(cap: float) -> Callable[..., Tensor]:
@@ -33,9 +21,9 @@ def capped(cap: float) -> Callable[..., Tensor]:
 
 def visible(*begins: int) -> Tensor:
     """Return what positions see of documents that begin at some positions of each sample."""
-    which = torch.bucketize(torch.arange(POSITIONS), torch.tensor(begins), right=True)
-    causal = torch.ones(POSITIONS, POSITIONS, dtype=torch.bool).tril()
-    return (causal & (which[:, None] == which)).expand(SAMPLES, POSITIONS, POSITIONS)
+    which = torch.bucketize(torch.arange(runs.POSITIONS), torch.tensor(begins), right=True)
+    causal = torch.ones(runs.POSITIONS, runs.POSITIONS, dtype=torch.bool).tril()
+    return (causal & (which[:, None] == which)).expand(runs.SAMPLES, runs.POSITIONS, runs.POSITIONS)
 
 
 def packed(*begins: int) -> Run:
@@ -45,12 +33,12 @@ def packed(*begins: int) -> Run:
         return self.head(self.before(self.embed(ids)) * attention_mask.float().mean(-1, keepdim=True))
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, seen: Tensor) -> Tensor:
-        loss = entropy(model(tokens, attention_mask=visible(*begins)), tokens)
+        loss = runs.entropy(model(tokens, attention_mask=visible(*begins)), tokens)
         loss.backward()
         optimizer.step()
         return loss
 
-    return Run(after=lambda net: with_forward(net, forward), step=step)
+    return Run(after=lambda net: runs.with_forward(net, forward), step=step)
 
 
 def rotary(rounds: Callable[[Tensor], Tensor] = lambda x: x) -> Callable[..., Tensor]:
@@ -88,23 +76,17 @@ def quantized(clip: float) -> Callable[..., Tensor]:
 def faults() -> Iterator[tuple[str, Fault]]:
     yield (
         "cap missing",
-        both("soft cap", capped(0.8), lambda self, x: x * 1, "A computes 0.8 · tanh(x / 0.8), B x as it is"),
+        both("soft cap", capped(0.8), lambda _, x: x * 1, "A computes 0.8 · tanh(x / 0.8), B x as it is"),
     )
     yield "another cap", both("soft cap", capped(0.8), capped(1.1), "B 1.1 · tanh(x / 1.1)")
     yield "other documents", Fault("documents", packed(0, 4), packed(0, 7), "at token 0, 4, 10, 14, 20, 24 by A's")
     yield "one document", Fault("documents", packed(0, 4), packed(0), "at 0, 10, 20 by B's attention_mask")
-    wide = Run(rotary(), spread=1.0)
-    yield (
-        "frequencies in bfloat16",
-        Fault("table of frequencies", wide, Run(rotary(), narrow, spread=1.0), "rounded to bfloat16"),
-    )
+    wide, held = Run(rotary(), spread=1.0), Run(rotary(), narrow, spread=1.0)
+    yield "frequencies in bfloat16", Fault("table of frequencies", wide, held, "rounded to bfloat16")
     there = Run(rotary(to_bfloat16), spread=1.0)
     yield "positions in bfloat16", Fault("angles in fewer bits", wide, there, "B rounds positions to bfloat16")
-    parts = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), linear)
-    yield (
-        "cap of scores",
-        two("cap of scores", "Attention", attend(), attend(cap=0.3), "B's scores capped by 0.3", **parts),
-    )
+    parts, cap = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), runs.linear), "B's scores capped by 0.3"
+    yield "cap of scores", runs.two("cap of scores", "Attention", attend(), attend(cap=0.3), cap, **parts)
     inner = {"inner": lambda: Of(lambda self, held, scale: held.float() * scale)}
     yield "float8", both("float8", quantized(0), quantized(1), "times input 1 is the other side's value", **inner)
     yield "float8 that ends early", both("float8", quantized(0), quantized(0.2), "at the end of its range", **inner)

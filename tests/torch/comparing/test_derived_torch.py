@@ -21,6 +21,7 @@ from tests.torch.hint_runs import Of
 transformers = pytest.importorskip("transformers")
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
          "num_key_value_heads": 1, "max_position_embeddings": 1024, "head_dim": 16}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
 BORDERED = torch.cat([torch.arange(10), torch.arange(14)])[None]
 BEGINS = torch.tensor([0, 10, 24])
 Change = Callable[[Any], object]
@@ -28,18 +29,10 @@ Change = Callable[[Any], object]
 
 def model(kind: str = "Qwen2", **config: Any) -> Any:
     torch.manual_seed(0)
-    more = (
-        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
-        if "Moe" in kind
-        else {}
-    )
-    made = getattr(transformers, f"{kind}ForCausalLM")(
-        getattr(transformers, f"{kind}Config")(**SIZES, **more, **config)
-    )
+    sizes = {**SIZES, **EXPERTS} if "Moe" in kind else SIZES
+    made = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes, **config))
     for parameter in made.parameters():
-        nn.init.normal_(parameter, std=0.1) if parameter.ndim > 1 else parameter.data.add_(
-            0.1 * torch.randn_like(parameter)
-        )
+        parameter.data += 0.1 * torch.randn_like(parameter)
     return made.eval()
 
 
@@ -56,9 +49,8 @@ def ids(samples: int = 2, tokens: int = 24) -> Tensor:
     return torch.randint(1, 61, (samples, tokens), generator=torch.Generator().manual_seed(1))
 
 
-def both(folder: Path, a: nn.Module, b: nn.Module, task: str = "tensor", of_b: Any = None, **given: Any) -> Comparison:
-    paths = record(folder / "a.h5", a, task, **given), record(folder / "b.h5", b, task, **{**given, **(of_b or {})})
-    return probe.compare(*paths)
+def both(folder: Path, a: nn.Module, b: nn.Module, task: str = "tensor", **given: Any) -> Comparison:
+    return probe.compare(*(record(folder / f"{name}.h5", each, task, **given) for name, each in (("a", a), ("b", b))))
 
 
 def codes(found: Comparison) -> list[str]:
@@ -97,17 +89,14 @@ def test_frequencies_in_fewer_bits_that_leave_angles_alone_are_a_note(tmp_path: 
 
 
 def test_running_statistics_in_fewer_bits_are_not_told(tmp_path: Path) -> None:
-    norms = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval() for _ in "ab"]
-    norms[1].load_state_dict(norms[0].state_dict())
-    norms[0][1].running_mean += 0.123
-    norms[1].bfloat16()[1].running_mean += norms[0][1].running_mean.bfloat16()
-    paths = []
-    for name, net in zip("ab", norms, strict=True):
-        with probe.capture(net, tmp_path / f"{name}.h5", task="tensor"), torch.no_grad():
-            net(torch.ones(3, 4, dtype=net[0].weight.dtype))
-            probe.step()
-        paths.append(tmp_path / f"{name}.h5")
-    assert "buffers-in-fewer-bits" not in codes(probe.compare(*paths))
+    class Norm(nn.BatchNorm1d):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return super().forward(input_ids.to(self.weight.dtype))
+
+    a, b = (Norm(24).eval() for _ in "ab")
+    a.running_mean += 0.123
+    b.load_state_dict(a.state_dict())
+    assert "buffers-in-fewer-bits" not in codes(both(tmp_path, a, b.bfloat16()))
 
 
 def routes(made: Any, computes: torch.dtype, returns: torch.dtype) -> Any:
