@@ -59,7 +59,8 @@ class Seen:
 
     def _given(self, row: Any) -> Given:
         shape, is_integer = self.reader.shapes[row["shape"]], row["dtype"].startswith((b"int", b"uint", b"bool"))
-        values = self.reader.values(int(row["tensor"])) if is_integer and len(shape) == 2 and row["tensor"] >= 0 else None
+        is_read = is_integer and len(shape) == 2 and row["tensor"] >= 0
+        values = self.reader.values(int(row["tensor"])) if is_read else None
         about = float(row["min"]), bool(row["min"] == row["max"]) and math.prod(shape) > 1, is_integer
         return Given(self.reader.slots[row["slot"]], shape, *about, row["role"] == Role.INPUT, values)
 

@@ -338,7 +338,8 @@ def test_files_of_many_tensors(suffix: str, tmp_path: Path) -> None:
 
 def test_float8_keeps_its_name(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.linspace(-3, 3, 5).astype(ml_dtypes.float8_e4m3fn))
-    assert (read(tmp_path).one(path="a").dtype, read(tmp_path).one(path="a").max) == ("float8_e4m3fn", 3.0)
+    found = read(tmp_path).one(path="a")
+    assert (found.dtype, found.max) == ("float8_e4m3fn", 3.0)
 
 
 @pytest.mark.parametrize("name", ["a", "Mul.a.0.0.1795895165825345.output.0.DefaultFormat.BFloat16"])
