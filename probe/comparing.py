@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.answer.comparison import Comparison
+from probe.answer.failing import unless_it_fails
 from probe.answer.guards import Guards
-from probe.answer.result import Divergence
+from probe.answer.result import Divergence, Verdict
 from probe.answer.runs import summary_of
 from probe.answer.shift import Shift
+from probe.contents.unshown import cannot_show
 from probe.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.diagnosis.beside import Beside, with_change
+from probe.diagnosis.last_tokens import at_last_tokens
+from probe.diagnosis.narrower import batch_variant, look_for_narrower
 from probe.dumps.given import recording_of
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.paired import paired_modules, with_enclosing
-from probe.notes import note
+from probe.notes import Note, note
 from probe.operations.pairing import with_operations
 from probe.operations.told import of_operations, with_operations_told
 from probe.ranks.opening import open_reader
@@ -199,8 +203,10 @@ def _compare(
         step = Step(*sides, with_operations(matching, *sides))
         if ahead is not None:
             ahead.measure(step)
+        beside.notes += at_last_tokens(step)
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
+        beside.notes += [*look_for_narrower(step, verdicts, is_first=before is None), *batch_variant(step, noise)]
         done.append((number, there))
         tally.add(step, verdicts)
         if table is not None:
@@ -231,7 +237,12 @@ def _compare(
     doubts.notes[:0] = beside.notes
     left = left_out_of(doubts, done, shift, min_coverage)
     accepted = table.accepted if table is not None else None
-    return answer_of((a, b), matching, doubts, tuple(found), done, left, settings, rung, accepted)
+    answer = answer_of((a, b), matching, doubts, tuple(found), done, left, settings, rung, accepted)
+    if answer.verdict is not Verdict.ALIGNED:
+        return answer
+    failed: list[Note] = []
+    blind = unless_it_fails(lambda: cannot_show(a, [step for step, _ in done]), (), "cannot show", "", failed)
+    return replace(answer, cannot_show=blind, notes=(*answer.notes, *failed))
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:

@@ -32,12 +32,10 @@ if TYPE_CHECKING:
     from probe.answer.acceptance import Acceptance
     from probe.answer.settings import DifferingSetting
 
-_COLUMNS = 80
-"""of the text that printing an answer shows"""
 _IN_JSON = (
     *("first_divergence", "divergences", "coverage", "only_a", "only_b", "unneeded_a", "unneeded_b", "ignored_a"),
     *("ignored_b", "left_out", "inputs", "pairs", "mapping_mistakes", "changes", "doubts", "warnings", "notes"),
-    *("reasons", "noise", "flip", "unseen", "acceptance", "settings"),
+    *("reasons", "noise", "flip", "unseen", "cannot_show", "acceptance", "settings"),
 )
 """attributes of an answer that stand in it under their own names"""
 
@@ -75,6 +73,8 @@ class Comparison(Judged, ByPath[SlotResults]):
     """the smallest change of tolerance that changes the verdict"""
     unseen: Unseen | None = None
     """how large an error the verdict aligned does not rule out; None where that is as small as rounding in 32 bits"""
+    cannot_show: tuple[Note, ...] = ()
+    """of the verdict aligned: what A's data cannot show, the weightiest first"""
     left_out: tuple[LeftOut, ...] = ()
     """what was not recorded, not compared or not judged: the verdict says nothing of it"""
     steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
@@ -124,7 +124,7 @@ class Comparison(Judged, ByPath[SlotResults]):
         """Return the report as plain text."""
         from probe.report.text import render
 
-        return render(self, width=_COLUMNS).plain
+        return render(self, width=80).plain
 
     def __repr__(self) -> str:
         from probe.report.left_out import qualification

@@ -75,7 +75,7 @@ class Half:
     call
         the call that it is about
     calls
-        those of the module in training
+        those of the module in training; in evaluation where nothing trains
     roots
         those of the whole model, with their micro-batches
     """
@@ -88,7 +88,7 @@ class Half:
         self.name = "" if event is None else (event.slot_a, event.slot_b)[self._at]
         self.tensor = (None if event is None else event.both[self._at]) or NOTHING
         self.call = self._call(node)
-        trained = [each for each in step.nodes if each.a.micro >= 0]
+        trained = [each for each in step.nodes if each.a.micro >= 0] or step.nodes
         self.calls = [self._call(each) for each in trained if (each.a, each.b)[self._at].module == module]
         self.roots = [(each.a.micro, self._call(each)) for each in trained if each.parent is None]
 
@@ -374,7 +374,7 @@ class Evidence:
         found = (
             tensor.shape
             for micro, call in self.a.roots
-            if micro == max(self.micro, 0)
+            if micro in (max(self.micro, 0), min(self.micro, -1))
             for tensor in call(Role.INPUT).values()
             if tensor.kind == "integer" and len(tensor.shape) == 2
         )
@@ -394,7 +394,7 @@ class Evidence:
     def given_to_model(self, half: Half) -> Iterator[tuple[str, Tensor]]:
         """Yield what the whole model was given, and what was logged beside it, by slot."""
         for micro, call in half.roots:
-            if micro == max(self.micro, 0):
+            if micro in (max(self.micro, 0), min(self.micro, -1)):
                 for role in (Role.INPUT, Role.VALUE):
                     yield from call(role).items()
         yield from ((name, tensor) for name, (_, tensor) in half.side.beside.items())

@@ -26,7 +26,7 @@ from probe.numbers.statistics import dtype_of, is_float
 
 Load = Callable[[], np.ndarray]
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_NUMBERS = "biufc"
+_UNKNOWN = {"|V2": BFLOAT16, "|V1": dtype_of("float8_e4m3fn")}  # how numpy writes dtypes that it does not know
 _LARGE = 64 << 20
 """bytes up to which an entry of an archive may be packed as small as it likes"""
 _DTYPES = frozenset((*KINDS, "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"))
@@ -118,9 +118,9 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 def _array(file: IO[bytes], size: int, on_disk: int) -> np.ndarray:
     """Read an array of so many bytes, with its header, in a file of so many: the header may claim no more than there is."""
     shape, is_fortran, dtype = _header(file)
-    if dtype.hasobject or (dtype.kind not in _NUMBERS and dtype.str != "|V2"):
+    if dtype.hasobject or (dtype.kind not in "biufc" and dtype.str not in _UNKNOWN):
         raise Damaged(f"it holds {'Python objects' if dtype.hasobject else dtype}, no numbers")
-    dtype = BFLOAT16 if dtype.str == "|V2" else dtype  # how numpy writes a dtype that it does not know
+    dtype = _UNKNOWN.get(dtype.str, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or nbytes > size or (nbytes > _LARGE and nbytes > RATIO * on_disk):
         raise Damaged(f"an array of shape {shape} has {nbytes} bytes, for which the file has no room")

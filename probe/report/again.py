@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probe.answer.result import SlotResult
+from probe.diagnosis.last_tokens import at_last_tokens
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.operations.pairing import with_operations
@@ -69,6 +70,7 @@ class Again:
                 Side(self.b, there, matching.views_b, begins=True),
             )
             step = Step(*sides, with_operations(matching, *sides))
+            at_last_tokens(step)
             self._read[number] = step, {_place(step, event): event for event in events_of(step)}
         return self._read[number]
 

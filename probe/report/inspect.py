@@ -13,6 +13,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from probe.contents.float8 import float8_row
+from probe.contents.unshown import cannot_show
 from probe.errors import ConfigError, NotRecordedError
 from probe.notes import note
 from probe.ranks.opening import is_of_ranks, open_reader
@@ -36,6 +38,7 @@ def summary(file: str | Path) -> Group:
         for name, value in facts(reader).items():
             table.add_row(Text(name, style="dim"), Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
+        notes += [Text(f"cannot show: {plain(str(each), LONGEST_LIST)}") for each in cannot_show(reader)]
         ranks = reader if is_of_ranks(reader) else None
         if ranks is None:
             return Group(table, *notes)
@@ -61,6 +64,7 @@ def facts(reader: Reader) -> dict[str, str]:
         "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
         "model": _model(reader),
         **_origins(reader),
+        **float8_row(reader),
         "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value not in (None, False)),
         "steps": _steps(reader),
         "observations": _counts(reader),
@@ -135,9 +139,7 @@ def _near(reader: Reader, pattern: str) -> str:
     last = pattern.strip("*").rpartition(".")[2].lower()
     inside = [name for name in names if last and last in name.lower()]
     near = difflib.get_close_matches(pattern, names, _SUGGESTED) or inside[:_SUGGESTED]
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return "probe show FILE '*' lists all"
+    return f"did you mean {' or '.join(near)}?" if near else "probe show FILE '*' lists all"
 
 
 def _what(reader: Reader, row: object) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from probe.answer.comparison import Comparison, deciding
 from probe.answer.guards import grouped
-from probe.answer.metrics import FIXED_MEASURES, TOLERANCE, Metrics
+from probe.answer.metrics import FIXED_MEASURES, TOLERANCE
 from probe.answer.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.answer.runs import Replayed, RunSummary
 from probe.notes import Note
@@ -230,8 +230,9 @@ class _Report(Page):
         )
         for divergence in others[: self.top]:
             ref = (divergence.a or divergence.b)[0]
-            is_known = divergence.metrics is not None and divergence.metrics.is_known
-            size = f"  {_size(divergence.metrics)}" if is_known else ""
+            metrics, size = divergence.metrics, ""
+            if metrics is not None and metrics.is_known:
+                size = f"  {amount(metrics)} differ" if metrics.of_integers else f"  rel {amount(metrics)}"
             slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
             path, end = _path(ref), f"{size}  confidence {divergence.confidence:.2f}"
             if self.columns is not None and cell_len(f"{path}{slot}{end}") + 12 > self.columns:
@@ -270,6 +271,8 @@ class _Report(Page):
                 f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, {limit}; if "
                 f"all limits were divided by {times(1 / flip.factor)}, it would be a divergence"
             )
+        for blind in comparison.cannot_show if self.verbose else comparison.cannot_show[:_MOST_NOTES]:
+            self.say(plain(str(blind), LONGEST_LIST), "cannot show: ", "      ")
         self.out.append("\n")
 
     def _settings(self) -> None:
@@ -370,17 +373,15 @@ def _with_values(finding: Divergence) -> str:
     begin = "To verify it" if finding.hints else "To learn more"
     sides = [refs[0] for refs in (finding.a, finding.b) if refs]
     options = [_values_of(ref) for ref in sides] if len(sides) == 2 else ['task="tensor"']
-    if len(set(options)) == 1:
-        return f"{begin}, record its values: probe.start(..., {options[0]})."
-    return f"{begin}, record its values: probe.start(..., {options[0]}) in A, {options[1]} in B."
+    others = f" in A, {options[1]} in B" if len(set(options)) > 1 else ""
+    return f"{begin}, record its values: probe.start(..., {options[0]}){others}."
 
 
 def _values_of(ref: NodeRef) -> str:
     """Return the option for one side: where the code of a module is named, what it hands to the modules inside tells."""
     name = plain(ref.path)
-    if not name:
-        return 'task="tensor"'
-    return f'tensors=["{name}"]' if ref.slot else f'tensors=["{name}", "{name}.*"]'
+    inside = "" if ref.slot else f', "{name}.*"'
+    return f'tensors=["{name}"{inside}]' if name else 'task="tensor"'
 
 
 def _path(ref: NodeRef) -> str:
@@ -423,10 +424,6 @@ def _numbers(divergence: Divergence) -> list[str]:
         first += f" (limit {divergence.limit:.1e})" if is_wanted else f" (up to {divergence.limit:.1e} is noise)"
     others = [f"{name.removesuffix('ine')} {text}" for name, text in figures(metrics)]
     return [first, *others, *filter(None, [metrics.reason])]
-
-
-def _size(metrics: Metrics) -> str:
-    return f"{amount(metrics)} differ" if metrics.of_integers else f"rel {amount(metrics)}"
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:

@@ -366,6 +366,12 @@ def test_files_of_many_tensors(suffix: str, tmp_path: Path) -> None:
     assert all(np.array_equal(run.one(path=name).values, value) for name, value in values.items())
 
 
+def test_float8_keeps_its_name(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.linspace(-3, 3, 5).astype(ml_dtypes.float8_e4m3fn))
+    found = read(tmp_path).one(path="a")
+    assert found.dtype == "float8_e4m3fn" and float(found.values.max()) == 3.0
+
+
 @pytest.mark.parametrize("name", ["a", "Mul.a.0.0.1795895165825345.output.0.DefaultFormat.BFloat16"])
 def test_bfloat16_keeps_its_name(name: str, tmp_path: Path) -> None:
     """Its limits are those of 8 bits: as float32 rounding would be a finding."""

@@ -20,7 +20,7 @@ AT_MOST = {
     "": 75_830,
     "verdict": 7_720,
     "answer": 2_060,
-    "diagnosis": 5_640,
+    "diagnosis": 6_020,
     "matching": 6_880,
     "adapters": 6_620,
     "report": 8_264,
@@ -44,6 +44,7 @@ BROUGHT = {
     "recordings for other tools; reprod_log's functions": (553, 400),
     "guides by stage, framework and field; requirements": (0, 300),
     "recordings while a program runs, and where people work": (450, 587),
+    "what a recording cannot show; causes that are derived": (658, 465),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50

@@ -21,7 +21,7 @@ LAYERS = [
     ["ranks", "structure"],
     ["mapping", "recorder", "settings"],
     ["matching", "recording", "session"],
-    ["answer", "conversion", "dumps", "integrations", "reproducibility", "run"],
+    ["answer", "contents", "conversion", "dumps", "integrations", "reproducibility", "run"],
     ["compat", "verdict"],
     ["checks", "exports", "operations"],
     ["diagnosis"],

@@ -256,7 +256,7 @@ def functions() -> Iterator[tuple[str, Fault]]:
 
 
 def attend(*, causal: bool = True, scale: float | None = None, groups: int = HEADS, tile: bool = False, swap: bool = True,
-           turn: float = 0.0, window: int = POSITIONS) -> Callable[..., Tensor]:  # fmt: skip
+           turn: float = 0.0, window: int = POSITIONS, cap: float = 0.0) -> Callable[..., Tensor]:  # fmt: skip
     size = WIDTH // HEADS
     ones = torch.ones((POSITIONS, POSITIONS), dtype=torch.bool)
     seen = {"attn_mask": ones.tril() & ones.triu(1 - window)} if window < POSITIONS else {"is_causal": causal}
@@ -275,6 +275,9 @@ def attend(*, causal: bool = True, scale: float | None = None, groups: int = HEA
             )
             k, v = k[:, index], v[:, index]
         out = F.scaled_dot_product_attention(q, k, v, scale=scale, **seen)
+        if cap:
+            scores = cap * torch.tanh(q @ k.mT / math.sqrt(size) / cap)
+            out = scores.masked_fill(~ones.tril(), -torch.inf).softmax(-1) @ v
         out = out.transpose(1, 2) if swap else out
         return self.o_proj(out.reshape(x.shape))
 

@@ -10,18 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import probe
-from tests.torch.hint_runs import (
-    SAMPLES,
-    VOCABULARY,
-    Fault,
-    Run,
-    Step,
-    entropy,
-    linear,
-    named,
-    stepping,
-    with_forward,
-)
+from tests.torch.hint_runs import SAMPLES, VOCABULARY, Fault, Run, Step, entropy, linear, named, stepping, with_forward
 
 # The loss, gradients, the optimizer
 
@@ -241,12 +230,7 @@ def inputs() -> Iterator[tuple[str, Fault]]:
     for name, hint, change, says in (
         ("tokens one on", "shifted position", moved, "B has at position p what A has at p + 1 (verified)"),
         ("samples in another order", "permuted", lambda x: x[[1, 2, 0]], "moved by 1 (verified)"),
-        (
-            "ids plus one",
-            "counted from another number",
-            lambda x: x + 1,
-            "B is A + 1 everywhere (verified)",
-        ),
+        ("ids plus one", "counted from another number", lambda x: x + 1, "B is A + 1 everywhere (verified)"),
         (
             "another padding",
             "one value for another",

@@ -174,7 +174,7 @@ DOCUMENT = {
     "warnings": [str], "notes": [NOTE], "reasons": [NOTE], "pairs": [{"a": [str], "b": [str], "because": {reason.value for reason in Reason}, "confidence": NUMBER}],
     "noise": str, "mapping_mistakes": [str], "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], **NOTE}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
-    "unseen": ({"error": NUMBER, "text": str}, None),
+    "unseen": ({"error": NUMBER, "text": str}, None), "cannot_show": [NOTE],
     "acceptance": (ACCEPTANCE, None),
     "settings": [SETTING],
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from probe.diagnosis.evidence import Evidence, Half, distance, once
+from probe.diagnosis.evidence import Evidence, Half, distance, once, read
 from probe.diagnosis.hint import Found, verified
 from probe.notes import Note, note
 from probe.numbers.axis_sums import squeezed
+from probe.numbers.documents import begins_in_mask, begins_of
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Role
 from probe.verdict.distance.masks import MASKING
@@ -24,10 +26,13 @@ _MOST_HEADS = 6
 _KINDS = (("q", "query", "q_proj", "query_proj", "wq", "linear_q"), ("k", "key", "k_proj", "key_proj", "wk", "linear_k"),
           ("v", "value", "v_proj", "value_proj", "wv", "linear_v"))  # fmt: skip
 _KV_HEADS = ("num_key_value_heads", "num_query_groups", "n_kv_heads")
+_TINY = 1e-30
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _HALVINGS = 40
 _WIDEST = 4.0
 """a scale is looked for up to this factor about a known one"""
+_FURTHEST = 32.0
+"""a cap is looked for up to this factor about the largest score"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Way:
     mask: Note
     scale: Note
     groups: Note
+    cap: Note
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,10 @@ class Recorded:
     """cosines and sines, [samples, 1, positions, size]"""
     mask: np.ndarray | None
     """what the module was given as one, to be added"""
+    begins: tuple[int, ...] = ()
+    """at which tokens documents begin, as positions or lengths say"""
+    cap: float | None = None
+    """the soft cap of scores, as the configuration says"""
     parts: Note = field(default_factory=lambda: note("parts-as-recorded"))
 
     def exchanged(self) -> Iterator[Recorded]:
@@ -90,7 +100,13 @@ class Recorded:
         causal = np.triu(np.full((rows, columns), -np.inf), columns - rows + 1)
         found: dict[Note, np.ndarray | float] = {note("causal-mask"): causal, note("no-mask"): 0.0}
         if self.mask is None or (_hidden(self.mask) == _hidden(causal)).all() or not _hidden(self.mask).any():
-            return found
+            if len(self.begins) <= len(self.q) or rows != columns:
+                return found
+            document = np.isin(np.arange(len(self.q) * rows), self.begins).cumsum().reshape(-1, rows)
+            inside = document[:, None, :, None] == document[:, None, None]
+            return {note("causal-mask-of-documents", begins=self.begins): np.where(inside, causal, -np.inf), **found}
+        if (documents := begins_in_mask(_hidden(self.mask)[:, 0])) is not None:
+            return {note("causal-mask-of-documents", begins=documents): self.mask, **found}
         share = float(_hidden(self.mask).mean())
         return {note("mask-that-hides", share=float(f"{share:.4g}")): self.mask, **found}
 
@@ -108,11 +124,17 @@ class Recorded:
             found[note("heads-repeated-as-a-whole")] = np.tile(np.arange(groups), heads // groups)
         return found
 
-    def computed(self, rotary: Note, mask: Note, factor: float, groups: Note) -> np.ndarray:
-        """Return softmax(q kᵀ · factor + mask) v as [samples, positions, width]."""
+    def caps(self) -> dict[Note, float]:
+        """Return what scores are capped by."""
+        known = {note("capped-scores", cap=self.cap): self.cap} if self.cap else {}
+        return {**known, note("scores-not-capped"): math.inf}
+
+    def computed(self, rotary: Note, mask: Note, factor: float, groups: Note, cap: float) -> np.ndarray:
+        """Return softmax(q kᵀ · factor + mask) v, its scores capped, as [samples, positions, width]."""
         q, k = self.rotations()[rotary]
         index = self.orders()[groups]
-        scores = q @ k[:, index].swapaxes(-1, -2) * factor + self.masks()[mask]
+        scores = q @ k[:, index].swapaxes(-1, -2) * factor
+        scores = (scores if math.isinf(cap) else cap * np.tanh(scores / cap)) + self.masks()[mask]
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = weights / weights.sum(axis=-1, keepdims=True) @ self.v[:, index]
         return mixed.swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1)
@@ -159,9 +181,16 @@ def _recorded(half: Half, evidence: Evidence) -> Iterator[Recorded]:
         if q.shape[0] * heads * q.shape[1] * k.shape[1] > _MOST_SCORES:
             continue
         split = [x.reshape(*x.shape[:2], n, -1).swapaxes(1, 2) for x, n in ((q, heads), (k, groups), (v, groups))]
-        yield Recorded(
-            split[0], split[1], split[2], _angles(others, q.shape[1], q.shape[2] // heads), _mask(others, q, k)
-        )
+        angles, mask = _angles(others, q.shape[1], q.shape[2] // heads), _mask(others, q, k)
+        begins = max(begins_told(half, evidence).values(), key=len, default=())
+        yield Recorded(split[0], split[1], split[2], angles, mask, begins, half.config("attn_logit_softcapping"))
+
+
+def begins_told(half: Half, evidence: Evidence) -> dict[str, tuple[int, ...]]:
+    """Return where documents begin, by each input of the model that says it."""
+    given = dict(evidence.given_to_model(half)).items()
+    told = {slot: begins_of(slot, each.shape, partial(read, each)) for slot, each in given}
+    return {slot: begins for slot, begins in told.items() if begins is not None}
 
 
 def _recorded_of_either(half: Half, evidence: Evidence) -> Iterator[Recorded]:
@@ -211,16 +240,20 @@ def _fitted(half: Half, evidence: Evidence) -> Way | None:
     best: tuple[float, Way | None] = math.inf, None
     recorded = list(_recorded_of_either(half, evidence))
     for each, ways in itertools.chain(
-        ((own, (own.scales(), own.orders())) for own in recorded),
-        ((other, (_first(other.scales()), _first(other.orders()))) for own in recorded for other in own.exchanged()),
+        ((own, (own.scales(), own.orders(), own.caps())) for own in recorded),
+        (
+            (each, (*map(_first, (each.scales(), each.orders(), each.caps())),))
+            for own in recorded
+            for each in own.exchanged()
+        ),
     ):
         if best[1] is not None and each.parts != recorded[0].parts:
             break  # what was recorded gives it as it is
-        for rotary, mask, scale, groups in itertools.product(each.rotations(), each.masks(), *ways):
-            value = each.computed(rotary, mask, each.scales()[scale], groups)
+        for rotary, mask, scale, groups, cap in itertools.product(each.rotations(), each.masks(), *ways):
+            value = each.computed(rotary, mask, each.scales()[scale], groups, each.caps()[cap])
             rest = distance(value.reshape(found.shape), found) if value.size == found.size else math.inf
             if rest <= _limit(half, evidence) and rest < 0.9 * best[0]:
-                best = rest, Way(each.parts, rotary, mask, scale, groups)
+                best = rest, Way(each.parts, rotary, mask, scale, groups, cap)
     return best[1]
 
 
@@ -234,20 +267,20 @@ def _limit(half: Half, evidence: Evidence) -> float:
 
 @once
 def _told(evidence: Evidence) -> tuple[Way | None, Way | None]:
-    """Return how both sides compute their attention; where one is known, another scale is solved for on the other."""
+    """Return how both sides compute their attention; where one is known, another scale, or cap, is solved for on the other."""
     a, b = (_fitted(half, evidence) for half in evidence.halves)
     if a is not None and b is None:
-        b = _with_solved_scale(evidence.b, evidence, a)
+        b = _with_solved(evidence.b, evidence, a)
     elif b is not None and a is None:
-        a = _with_solved_scale(evidence.a, evidence, b)
+        a = _with_solved(evidence.a, evidence, b)
     return a, b
 
 
-def _with_solved_scale(half: Half, evidence: Evidence, way: Way) -> Way | None:
-    """Return a way like another one but for the scale of the scores, where there is one that gives the recorded tensor."""
+def _with_solved(half: Half, evidence: Evidence, way: Way) -> Way | None:
+    """Return a way like another one but for the scale or the cap of the scores, where there is one that gives the recorded tensor."""
     found = half.values
     for recorded in _recorded_of_either(half, evidence):
-        known = recorded.scales()[way.scale]
+        known = recorded.scales()[way.scale], recorded.caps().get(way.cap, math.inf)
         if (
             found is None
             or recorded.q.size != found.size
@@ -256,19 +289,28 @@ def _with_solved_scale(half: Half, evidence: Evidence, way: Way) -> Way | None:
         ):
             continue
 
-        def rest(logarithm: float, recorded: Recorded = recorded) -> float:
-            return distance(
-                recorded.computed(way.rotary, way.mask, math.exp(logarithm), way.groups).reshape(found.shape), found
-            )
+        def rest(factor: float, cap: float, recorded: Recorded = recorded) -> float:
+            made = recorded.computed(way.rotary, way.mask, factor, way.groups, cap)
+            return distance(made.reshape(found.shape), found)
 
-        low, high = math.log(known / _WIDEST), math.log(known * _WIDEST)
-        for _ in range(_HALVINGS):
-            one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-            low, high = (low, other) if rest(one) < rest(other) else (one, high)
-        factor = math.exp((low + high) / 2)
-        if rest(math.log(factor)) <= _limit(half, evidence):
-            return replace(way, scale=note("scores-times", factor=factor, times=factor / known))
+        factor = least(lambda x: rest(x, known[1]), known[0] / _WIDEST, known[0] * _WIDEST)  # noqa: B023
+        if rest(factor, known[1]) <= _limit(half, evidence):
+            return replace(way, scale=note("scores-times", factor=factor, times=factor / known[0]))
+        norms = (float(np.linalg.norm(each, axis=-1).max()) for each in (recorded.q, recorded.k))
+        largest = max(known[0] * math.prod(norms), _TINY)
+        cap = least(lambda x: rest(known[0], x), largest / _FURTHEST, largest * _FURTHEST)  # noqa: B023
+        if rest(known[0], cap) <= _limit(half, evidence):
+            return replace(way, cap=note("capped-scores", cap=float(f"{cap:.4g}")))
     return None
+
+
+def least(of: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function of a positive number is least."""
+    low, high = math.log(low), math.log(high)
+    for _ in range(_HALVINGS):
+        one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        low, high = (low, other) if of(math.exp(one)) < of(math.exp(other)) else (one, high)
+    return math.exp((low + high) / 2)
 
 
 def attention(evidence: Evidence, part: str) -> Found | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from probe.errors import ConfigError
 from probe.matching import Matching
@@ -21,6 +22,7 @@ from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Tensor
 
 REFERENCE = "reference"
+_key: Callable[[Call], tuple[int, str, int]] = attrgetter("micro", "path", "number")
 
 
 class OtherRun:
@@ -56,9 +58,8 @@ class OtherRun:
         for name, side in (("A", a), ("B", b)):
             if side.info.run_id == self.reader.info.run_id:
                 raise ConfigError(f"{self.told} is the run of {name} itself: expected a further run of A's model")
-        mine, theirs = ([m.path for m in reader.modules if m.n_params] for reader in (a, self.reader))
-        lacking = sorted(set(mine) - set(theirs))
-        if lacking:
+        mine, theirs = ({m.path for m in reader.modules if m.n_params} for reader in (a, self.reader))
+        if lacking := sorted(mine - theirs):
             raise ConfigError(
                 f"{self.told} has no module {lacking[0] or 'at the root'!r}, and A has: expected a further run of A's "
                 "model, with the same paths"
@@ -77,7 +78,12 @@ class OtherRun:
             self.missing_steps.append(number)
             return None
         matching = _moved(step.matching, self._index)
-        found = RunStep(Step(Side(self.reader, number, matching.views_a), step.b, matching), step)
+        side, index = Side(self.reader, number, matching.views_a), self._index
+        passes = [{call.micro for call in each.calls} for each in (side, step.b, step.a)]
+        is_split_as_b = passes[0] == passes[1] != passes[2]  # then A has in one pass what the run has in several
+        own = (replace(each, a=index[each.a], b=each.a) for each in step.matching.pairs if each.a in index)
+        matching = replace(matching, pairs=tuple(own), views_b=step.matching.views_a) if is_split_as_b else matching
+        found = RunStep(Step(side, step.a if is_split_as_b else step.b, matching), step)
         if not self._was_checked:
             self._was_checked = True
             self._check_precision(step, found)
@@ -88,8 +94,7 @@ class OtherRun:
         """Refuse a further run of other dtypes than A's, and a reference that is coarser than A or B anywhere."""
         returned = sorted((out for node in step.nodes for out in node.outputs), key=lambda each: each.at)
         for event in (*step.parameters.events(Phase.INIT, Role.PARAM), *returned):
-            there = run.tensor(event)
-            if there is None or there.kind != "float":
+            if (there := run.tensor(event)) is None or there.kind != "float":
                 continue
             if self.option != REFERENCE:
                 if event.a is not None and event.a.kind == "float" and event.a.dtype != there.dtype:
@@ -188,13 +193,8 @@ def _given(step: Step, run: RunStep) -> Iterator[tuple[str, str, bool, Tensor, T
                 yield path, name, True, tensor, theirs[path, name]
     roots = [{_key(call): call.of(Role.INPUT) for call in side.calls if call.caller is None} for side in sides]
     for key, slots in roots[0].items():
-        for slot, tensor in slots.items():
-            if slot in roots[1].get(key, {}):
-                yield key[1], slot, False, tensor, roots[1][key][slot]
-
-
-def _key(call: Call) -> tuple[int, str, int]:
-    return call.micro, call.path, call.number
+        for slot in (each for each in slots if each in roots[1].get(key, {})):
+            yield key[1], slot, False, slots[slot], roots[1][key][slot]
 
 
 def _moved(matching: Matching, index: Mapping[int, int]) -> Matching:

@@ -8,13 +8,14 @@ import pytest
 
 from probe.answer.result import Verdict
 from probe.diagnosis.table import HINTS
+from tests.torch.hint_faults_derived import DERIVED
 from tests.torch.hint_faults_forms import FORMS
 from tests.torch.hint_faults_modules import MODULES
 from tests.torch.hint_faults_ports import PORTS
 from tests.torch.hint_faults_training import TRAINING
 from tests.torch.hint_noise import NOISE
 
-FAULTS = {**MODULES, **FORMS, **TRAINING, **PORTS}
+FAULTS = {**MODULES, **FORMS, **TRAINING, **PORTS, **DERIVED}
 CASES = [(name, task) for name, fault in FAULTS.items() for task in fault.tasks]
 
 
