@@ -98,8 +98,8 @@ def start(
     tensors
         globs of module paths: these in full, statistics of the others
     tokens
-        a range such as ``"128:160"``: of what modules are given and return, and of its gradients, these tokens alone, along the first
-        axis that is as long as the integers that the model itself is given (``input_ids``); weights and their gradients are whole
+        a range such as ``"128:160"``: of inputs, outputs and their gradients these tokens alone, along the first axis
+        that is as long as the integers that the model itself is given (``input_ids``); weights are whole
     optimizer
         the optimizer to watch; default every one that updates this model's parameters
     on_nonfinite
@@ -147,8 +147,8 @@ def start(
         say("the program calls probe.start() itself: the recording that was made without it ends here")
         stop()
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors, "tokens": tokens, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch,
-               "compression": compression, "points": points}  # fmt: skip
+               "tensors": tensors, "tokens": tokens, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump,
+               "batch": batch, "compression": compression, "points": points}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     return _started(model, path, settings, optimizer, overwrite, quiet, parallel=parallel)
 

@@ -80,9 +80,6 @@ class OperationWatch(Protocol):
     def leave(self) -> None:
         """Do so no longer."""
 
-    def close(self) -> None:
-        """Do so in no thread any longer; one that is inside a module at this moment, as soon as that returns."""
-
 
 class TensorFacts(NamedTuple):
     """What a tensor is, without its values."""
@@ -384,13 +381,6 @@ class Adapter(abc.ABC):
 
         Hooks that it sets on that module by `on_call` are told of this very call. Returns what takes the hook off again.
         """
-
-    def on_entry(self, module: Module, before: Before) -> Removal:
-        """Call ``before(args, kwargs)`` before every call of a module; hooks that it sets on that module are told of this very call.
-
-        The arguments are known where a framework has hooks for this; elsewhere there are none.
-        """
-        return self.on_any_call(lambda called: before((), {}) if called is module else None)
 
     @abc.abstractmethod
     def on_gradient(self, tensor: Tensor, found: Found) -> Removal | None:

@@ -73,7 +73,7 @@ class Replaying(abc.ABC):
     @abc.abstractmethod
     def pulled_back(
         self, again: Again, sources: Sequence[Tensor], wanted: Sequence[Place], parameters: Sequence[Parameter],
-        targets: Sequence[Place], gradients: Sequence[Tensor],
+        targets: Sequence[Place], gradients: Sequence[Tensor]
     ) -> tuple[list[Tensor | None], list[Tensor | None], list[Tensor | None]]:  # fmt: skip
         """Return the gradients of sources, of further places and of parameters, given those of what was computed.
 

@@ -191,7 +191,7 @@ class Comparison(Judged, ByPath[SlotResults]):
 
     def plot(
         self, kind: ViewName = "error", *, step: int | None = None, at: str | None = None, phase: PassName | None = None,
-        ax: Any = None,
+        ax: Any = None
     ) -> Any:  # fmt: skip
         """Draw what was compared in a step (needs matplotlib).
 

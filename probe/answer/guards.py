@@ -47,12 +47,11 @@ class Guards:
     def common_steps(self) -> list[int]:
         """Look at everything; return the steps that both have."""
         sides = (("A", self.a, self.tree_a), ("B", self.b, self.tree_b))
-        tokens = [side.info.config.get("tokens") for _, side, _ in sides]
-        if tokens[0] != tokens[1]:
-            self.reasons.append(note("other-tokens", a=tokens[0], b=tokens[1]))
+        tokens, other = (str(side.info.config.get("tokens") or "") for _, side, _ in sides)
+        if tokens != other:
+            self.reasons.append(note("other-tokens", a=tokens, b=other))
             return []
-        if tokens[0]:
-            self.notes.append(note("these-tokens", tokens=tokens[0], late=not str(tokens[0]).startswith("0:")))
+        self.notes += [note("these-tokens", tokens=tokens, late=tokens[:2] != "0:")] if tokens else []
         for name, side, _ in sides:
             if not len(side.steps):
                 self.reasons.append(note("no-complete-step", side=name, file=str(side.path)))
@@ -129,9 +128,8 @@ class Guards:
             only_a, only_b = sorted(set(mine).difference(common)), sorted(set(theirs).difference(in_b))
             if only_a or only_b:
                 ended = tuple(name for name, side in (("A", self.a), ("B", self.b)) if not side.info.closed)
-                self.notes.append(
-                    note("steps-not-compared", only_a=tuple(only_a), only_b=tuple(only_b), not_closed=ended)
-                )
+                told = {"only_a": tuple(only_a), "only_b": tuple(only_b), "not_closed": ended}
+                self.notes.append(note("steps-not-compared", **told))
         return common
 
     def _compare_aborted(self, common: Iterable[int]) -> None:

@@ -80,15 +80,12 @@ class ModulePair:
 def module_pairs(matching: Matching, tree_a: Tree, tree_b: Tree) -> tuple[ModulePair, ...]:
     """Return all pairs in the order of A's modules."""
     parts = {(bundle.side, bundle.parts[0]): bundle.parts for bundle in matching.bundles}
-    return tuple(
-        ModulePair(
-            tuple(map(tree_a.path, parts.get(("A", pair.a), (pair.a,)))),
-            tuple(map(tree_b.path, parts.get(("B", pair.b), (pair.b,)))),
-            pair.reason,
-            pair.confidence,
-        )
-        for pair in sorted(matching.pairs, key=lambda pair: pair.a)
-    )
+    found = []
+    for pair in sorted(matching.pairs, key=lambda pair: pair.a):
+        a, b = parts.get(("A", pair.a), (pair.a,)), parts.get(("B", pair.b), (pair.b,))
+        paths = tuple(map(tree_a.path, a)), tuple(map(tree_b.path, b))
+        found.append(ModulePair(*paths, pair.reason, pair.confidence))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,8 @@ class Shift:
         text = ":".join(map(str, steps)) if isinstance(steps, (tuple, list)) else str(steps)
         found = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
         if found is None:
-            raise ConfigError(
-                f"--steps {text}: expected A:B, as in 0:1 when step 0 of A is step 1 of B (a log that counts from 1)"
-            )
+            example = "as in 0:1 when step 0 of A is step 1 of B (a log that counts from 1)"
+            raise ConfigError(f"--steps {text}: expected A:B, {example}")
         return cls(int(found[1]), int(found[2]))
 
     @property

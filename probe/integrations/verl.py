@@ -1,4 +1,4 @@
-"""`PrecisionDebugger` for verl's profiler of that name: docs/guide/integrations.md leads its import of ``msprobe.pytorch`` here."""
+"""`PrecisionDebugger` for verl's profiler of that name (docs/guide/integrations.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from probe.config import RecordConfig, load_config
 class PrecisionDebugger:
     """Records what runs between `start` and `stop`: ``probe.h5``, ``probe-2.h5`` … in the folder of a step and stage.
 
-    ``config_path`` has options of `probe.start`, or mindstudio-probe's. Steps end where the next forward follows an optimizer's step.
+    ``config_path`` has options of `probe.start`, or mindstudio-probe's. Steps end behind an optimizer's step.
     """
 
     _instance: ClassVar[PrecisionDebugger | None] = None

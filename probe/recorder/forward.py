@@ -65,7 +65,7 @@ class Forward:
         if call.is_in_graph:
             self._gradients.watch_inputs(call, tensors, is_leaf)
         if self._operations is not None:
-            self._operations.enter(module, index)
+            self._operations.enter(live, index)
 
     @guarded
     def after_call(self, index: int, output: object, raised: bool) -> None:
@@ -109,7 +109,7 @@ class Forward:
             self._measuring.note_missed(role, call.module, missed)
         if not call.recomputed:
             if role is Role.INPUT and call.module in self.run.roots and self.run.config.tokens is not None:
-                self._measuring.note_tokens(call.micro, tensors)
+                self._measuring.tokens.count(call.micro, tensors)
             for slot, tensor in tensors:
                 self._measuring.observe(Phase.FORWARD, role, slot, tensor, call)
         return tensors

@@ -34,6 +34,8 @@ class Hooks:
         self._removals: list[Removal] = []
         self._removals_of_step: list[Removal] = []
         self._for_full_steps: list[Hookable] = []
+        self._entries: dict[int, Callable[..., None]] = {}
+        """what is called before a model, by its id"""
 
     def set(self, modules: list[Hookable], optimizer: object | None) -> None:
         """Hook modules and parameters, and ``optimizer``, or all of the process."""
@@ -93,6 +95,10 @@ class Hooks:
             self._set(self._for_full_steps, self._removals_of_step)
             self._set_on_parameters(self._removals_of_step)
 
+    def enter(self, model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Do what a hook would before a call of a model that had begun when the hooks were set."""
+        self._entries[id(model)](args, kwargs)
+
     def take_off(self) -> None:
         """Take every hook off."""
         for removal in [*self._removals, *self._removals_of_step]:
@@ -109,6 +115,8 @@ class Hooks:
                 after = _in_turn(after, self._stepping.after_call if each.index in self._run.roots else None)
             live = each.module()
             try:
+                if each.index in self._run.roots:
+                    self._entries[id(live)] = before
                 if live is not None:
                     removals.append(self._run.adapter.on_call(live, before, after))
             except Exception as error:  # noqa: BLE001  a module that takes no hooks must not end the training

@@ -52,6 +52,39 @@ _NEW = {Role.PARAM: (Phase.FORWARD,), Role.PARAM_GRAD: (Phase.GRADIENT,)}
 """when a parameter or its gradient is likely not what it was"""
 
 
+class Tokens:
+    """Cuts tensors to a range of tokens, along the first axis that is as long as the model's ids.
+
+    ``note`` says once what is recorded otherwise.
+    """
+
+    def __init__(self, run: Run, note: Callable[..., None]) -> None:
+        self._run, self._note = run, note
+        self.counts: dict[int, int] = {}
+        """of a step's passes: how many tokens the models were given"""
+
+    def count(self, micro: int, tensors: Sequence[tuple[str, Any]]) -> None:
+        """Take note of how many tokens a model is given: as many as its first integers have along their last axis."""
+        facts = [self._run.adapter.facts(tensor) for _, tensor in tensors]
+        self.counts[micro] = next((each.shape[-1] for each in facts if each.shape and is_integer(each.dtype)), 0)
+
+    def of(
+        self, tensor: Any, facts: TensorFacts, micro: int, wanted: slice, *place: Any
+    ) -> tuple[Any, TensorFacts] | None:
+        """Return what was chosen of a tensor: all of it if it has no axis of tokens, None if none of them is in it."""
+        count = self.counts.get(micro, 0)
+        if not count:
+            self._note("a model was given no integers, so tensors with all tokens are recorded", *place)
+        if not count or count not in facts.shape:
+            return tensor, facts
+        axis, length = facts.shape.index(count), len(range(count)[wanted])
+        if not length:
+            return self._note(f"forwards of fewer than {wanted.start + 1} tokens are not recorded", *place)
+        with self._run.adapter.quiet():
+            part = tensor[(slice(None),) * axis + (wanted,)]
+        return part, facts._replace(shape=(*facts.shape[:axis], length, *facts.shape[axis + 1 :]))
+
+
 class Measuring:
     """What the other parts hand tensors to."""
 
@@ -67,15 +100,14 @@ class Measuring:
         self._arriving: dict[int, tuple[Any, _Arriving]] = {}
         """values on their way, by the id of the statistics that are computed with them"""
         self._arriving_bytes = 0
-        self._n_tokens: dict[int, int] = {}
-        """that the models were given, by pass"""
+        self.tokens = Tokens(run, self._note_first)
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
 
     def begin_step(self) -> None:
         """Begin a step."""
         self._reuses = self.run.adapter.writes_are_seen()
-        self._n_tokens = {}
+        self.tokens.counts = {}
         self.forget()
 
     def forget(self) -> None:
@@ -184,9 +216,10 @@ class Measuring:
             adapter, writer = run.adapter, run.writer
             facts = dtype, shape, requires_grad = adapter.facts(tensor)
             if index < 0 and role is not Role.VALUE and run.config.tokens is not None:
-                tensor, facts = self._tokens_of(tensor, facts, micro, (role, slot, module))
-                if tensor is None:
+                part = self.tokens.of(tensor, facts, micro, run.config.tokens, role, slot, module)
+                if part is None:
                     return
+                tensor, facts = part
                 shape = facts.shape
             if dtype in _NO_NUMBERS:
                 raise RecordingError(f"tensors of {dtype} are not recorded: neither numpy nor ml_dtypes has it")
@@ -208,27 +241,6 @@ class Measuring:
         except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
             what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
             run.note(f"{what} could not be recorded: {error!r}", module)
-
-    def note_tokens(self, micro: int, tensors: Sequence[tuple[str, Any]]) -> None:
-        """Take note of how many tokens a model is given in a pass: as many as its first integers have along their last axis."""
-        facts = [self.run.adapter.facts(tensor) for _, tensor in tensors]
-        self._n_tokens[micro] = next((each.shape[-1] for each in facts if each.shape and is_integer(each.dtype)), 0)
-
-    def _tokens_of(self, tensor: Any, facts: TensorFacts, micro: int, at: tuple[Any, ...]) -> tuple[Any, TensorFacts]:
-        """Return what was chosen of a tensor that has an axis of tokens: None where none of them is in it."""
-        count, wanted = self._n_tokens.get(micro, 0), self.run.config.tokens
-        assert wanted is not None
-        if not count:
-            self._note_first("a model was given no integers, so tensors with all tokens are recorded", *at)
-        if not count or count not in facts.shape:
-            return tensor, facts
-        axis, length = facts.shape.index(count), len(range(count)[wanted])
-        if not length:
-            self._note_first(f"forwards of fewer than {wanted.start + 1} tokens are not recorded", *at)
-            return None, facts
-        with self.run.adapter.quiet():
-            part = tensor[(slice(None),) * axis + (wanted,)]
-        return part, facts._replace(shape=(*facts.shape[:axis], length, *facts.shape[axis + 1 :]))
 
     def _is_of_ids(self, module: int, facts: TensorFacts) -> bool:
         """Return True if the values of an input are wanted because they are a batch's."""

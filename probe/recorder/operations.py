@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from probe.adapters.base import Operation
+from probe.adapters.base import Operation, OperationWatch
+from probe.adapters.shared.hooking import nothing
 from probe.numbers.slots import flatten
 from probe.recorder.calls import CALLS, Call, Calls
 from probe.recorder.gradients import Gradients
@@ -48,8 +49,8 @@ class Operations:
         self._closed: set[int] = set()
         """modules whose own code would compute with another kernel"""
         self._threads = threading.local()
-        self._live: dict[int, weakref.ref[Any]] = {}
-        """modules that were called, by index"""
+        self._inside: dict[int, weakref.ref[Any]] = {}
+        """by thread: the outermost module that runs in it"""
         package = getattr(sys.modules.get(run.adapter.framework), "__file__", None)
         self._between = (_PROBE, *([str(Path(package).parent)] if package else []))
         """folders whose code lies between a module and the program that calls it"""
@@ -60,17 +61,17 @@ class Operations:
         """Whether the framework shows its operations."""
         return self._watch is not None
 
-    def enter(self, module: weakref.ref[Any], index: int) -> None:
+    def enter(self, module: Any, index: int) -> None:
         """Look at operations in this thread if the module that it calls is chosen. Doing it twice does no harm."""
-        self._live[index], live = module, module()
+        self._inside.setdefault(threading.get_ident(), weakref.ref(module))
         info = self.run.modules[index]
         if index >= self._written and not info.called_from and self.run.keep[index]:
-            self.run.modules[index] = replace(info, called_from=self._called_from(live))
+            self.run.modules[index] = replace(info, called_from=self._called_from(module))
         if self._watch is None:
             return
         if not self.run.keep[index]:
             self._watch.leave()
-        elif not self._watch.enter(live):
+        elif not self._watch.enter(module):
             self._closed.add(index)
             kind = self.run.modules[index].class_name
             self.run.note(
@@ -95,17 +96,30 @@ class Operations:
 
     def leave(self, caller: int = -1) -> None:
         """End a call: look at operations further if the module that made it is chosen, −1 for none."""
+        if caller < 0:
+            self._inside.pop(threading.get_ident(), None)
         if self._watch is None:
             return
         if caller < 0 or not self.run.keep[caller] or caller in self._closed:
             self._watch.leave()
         else:
-            self._watch.enter(self._live[caller]() if caller in self._live else None)
+            self._watch.enter(None)
 
     def close(self) -> None:
-        """Look at operations in no thread any longer."""
-        if self._watch is not None:
-            self._watch.close()
+        """Look at operations in no thread any longer; another thread ends it itself, when its module returns."""
+        self.leave()
+        for thread, module in self._inside.copy().items():
+            if (live := module()) is not None and self._watch is not None:
+                self._leave_behind(live, thread, self._watch)
+
+    def _leave_behind(self, module: object, thread: int, watch: OperationWatch) -> None:
+        def left(output: object, raised: bool) -> None:
+            if threading.get_ident() == thread:
+                watch.leave()
+            if not raised:  # else the framework is looping over the module's hooks
+                remove()
+
+        remove = self.run.adapter.on_call(module, nothing, left)
 
     @property
     def _pending(self) -> list[Call | None]:

@@ -136,6 +136,10 @@ class Recorder:
         if self._stepping is not None:
             self._stepping.stepped, self._stepping.forwarded = stepped, forwarded
 
+    def enter(self, model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call of a model that had begun when the recording did."""
+        self._hooks.enter(model, args, kwargs)
+
     def leave_steps_to_the_program(self) -> None:
         """End no step any more: the program calls ``probe.step()``."""
         if self._stepping is not None:

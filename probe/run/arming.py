@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal as signals
 import weakref
@@ -48,8 +49,8 @@ class Armed:
     """A model that waits to be recorded; `arm` makes it."""
 
     def __init__(
-        self, models: Sequence[Any], path: Path | None, options: RecordOptions, signal: Signal | None, file: Path | None,
-        when: Callable[..., object] | None, forwards: int,
+        self, models: Sequence[Any], path: Path | None, options: RecordOptions, signal: Signal | None,
+        file: Path | None, when: Callable[..., object] | None, forwards: int,
     ) -> None:  # fmt: skip
         adapter = adapter_for(models[0])
         self._models, self._grad_enabled = [*map(weakref.ref, models)], lambda: adapter.context().grad_enabled
@@ -64,7 +65,13 @@ class Armed:
         """whether the program calls ``probe.step()``; whether it has an optimizer"""
         self._is_between = True
         """whether no step is under way, in a program that has steps"""
-        self._removals = [adapter.on_entry(model, self._enter) for model in models]
+        # PyTorch lists a module's hooks before it calls them; the others let one that is set in a call take part in it
+        self._is_late = adapter.framework == "torch"
+        enter = [functools.partial(self._enter, each) for each in self._models]
+        if self._is_late:
+            self._removals = [adapter.on_call(model, each, nothing) for model, each in zip(models, enter, strict=True)]
+        else:
+            self._removals = [adapter.on_any_call(functools.partial(_if_called, each)) for each in enter]
         self._removals += [adapter.on_update(None, nothing, self._updated), session.on_step(self._stepped)]
 
     def remove(self) -> None:
@@ -75,8 +82,9 @@ class Armed:
             self._signal.remove()
         self._end_if(True)
 
-    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, model: weakref.ref[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look whether to begin or to end, before a model runs."""
+        before = self._recorder()
         with _harmless():
             is_wanted = self._when is None or bool(self._when(*args, **kwargs))
             if has_steps := self._steps_itself or self._trains:
@@ -85,6 +93,9 @@ class Armed:
                 self._look(is_wanted)
             if self._when is not None and self._recorder() is not None:
                 session.pause(not is_wanted)
+        recorder = self._recorder()
+        if self._is_late and recorder is not None and recorder is not before:
+            recorder.enter(model(), args, kwargs)
 
     def _stepped(self) -> None:
         """Look behind ``probe.step()``."""
@@ -140,6 +151,11 @@ class Armed:
         return found if found is not None and found.path == self._target else None
 
 
+def _if_called(enter: functools.partial[None], called: object) -> None:
+    if called is enter.args[0]():
+        enter((), {})
+
+
 @contextlib.contextmanager
 def _harmless() -> Iterator[None]:
     """Let nothing out into the program."""
@@ -162,8 +178,8 @@ def arm(
 ) -> Armed:
     """Record a model while the program runs, whenever it is asked to.
 
-    It looks for a signal or a file between two steps: behind `step`, or where the program never calls it, behind an optimizer's step;
-    and before each forward of the model where nothing trains. Until then, no module but the model itself has a hook.
+    It looks for a signal or a file between two steps: behind `step`, or where the program never calls it, behind an
+    optimizer's step; where nothing trains, before each forward. Until then, only the model itself has a hook.
 
     Parameters
     ----------
@@ -172,16 +188,16 @@ def arm(
     path
         the first recording; the next ones are ``a-2.h5``, ``a-3.h5`` …, and nothing is overwritten
     signal
-        begins a recording, and ends the one that it began; its earlier handler is called too. To be set in the main thread
+        begins a recording, and ends the one that it began; its earlier handler is called too. In the main thread only
     file
         a recording runs while this file exists
     when
-        a function of what the model is given, such as ``lambda input_ids, **_: input_ids[0] == 17``: forwards for which it is False are
-        passed over. Without ``signal`` and ``file``, one recording begins at the first for which it is True. PyTorch
+        a function of what the model is given, such as ``lambda input_ids, **_: input_ids[0] == 17``: other forwards are
+        passed over. Without ``signal`` and ``file``, one recording begins at the first that it wants. PyTorch
     forwards
-        forwards of the model, after which a recording ends: in an engine the prefill is one, and each token decoded behind it
+        forwards of the model, after which a recording ends: in an engine the prefill is one, and each decoded token
     options
-        the other options of `start`; after the last of ``steps``, which count from the beginning of each recording, it ends
+        the other options of `start`; a recording ends after the last of ``steps``, which count from its beginning
 
     Returns
     -------

@@ -189,6 +189,8 @@ POINT = {"module": "A", "after": "x = y", "value": "x", "name": "seen"}
         ({"ranks": True}, "ranks=True: expected a number, or a list of numbers from 0"),
         ({"ranks": "0"}, "ranks='0': expected a number, or a list of numbers from 0"),
         ({"modules": 3}, "modules=3: expected module paths, globs or class names, as strings"),
+        ({"tokens": "7:3"}, "tokens='7:3': expected a range of tokens such as '128:160', ':160' or '128:'"),
+        ({"tokens": 4}, "tokens=4: expected a range of tokens such as '128:160', ':160' or '128:'"),
         ({"tensors": ["a", None]}, "tensors=['a', None]: expected module paths, globs or class names, as strings"),
         ({"on_nonfinite": 1}, "on_nonfinite=1: expected True or False"),
         ({"on_loss_jump": 1}, "on_loss_jump=1: expected True, False, or a factor above 1"),
@@ -196,7 +198,7 @@ POINT = {"module": "A", "after": "x = y", "value": "x", "name": "seen"}
         ({"on_loss_jump": 10**400}, f"on_loss_jump={10**400}: expected True, False, or a factor above 1"),
         ({"on_loss_jump": "3"}, "on_loss_jump='3': expected True, False, or a factor above 1"),
         ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors, "
-                       "on_nonfinite, on_loss_jump, batch, compression, points"),
+                       "tokens, on_nonfinite, on_loss_jump, batch, compression, points"),
         ({"batch": "id"}, "batch='id' is not known; expected 'hash' or 'all' or 'ids'"),
         ({"compression": "gzip", "task": "tensor"}, "compression='gzip' is not known; expected 'lz4' or 'zstd'"),
         ({"compression": "lz4", "batch": "all"}, "compression='lz4' is for values, and task='statistics' records none: leave it out, "

@@ -170,7 +170,7 @@ def test_a_training_is_the_same_and_nothing_is_hooked_until_it_is_asked_for() ->
     [(ConfigError, {}, "expected signal=, file= or when="), (ConfigError, {"signal": "SIGNO"}, "is no signal"),
      (ConfigError, {"signal": "SIGKILL"}, "take another one"), (ConfigError, {"file": "on", "forwards": 0}, "from 1"),
      (ConfigError, {"file": "on", "steps": "some"}, "is no step"), (ConfigError, {"when": bool}, "needs PyTorch"),
-     (ConfigError, {"file": "on", "model": []}, "empty list"), (StoreError, {"file": "on", "path": "nowhere/a.h5"}, "isn't there")],
+     (ConfigError, {"file": "on", "model": []}, "empty list"), (StoreError, {"file": "on", "path": "x/a"}, "isn't there")],
 )  # fmt: skip
 def test_what_makes_no_sense_is_said_at_once(error: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(error, match=said):

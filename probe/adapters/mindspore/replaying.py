@@ -57,7 +57,7 @@ class MindSporeReplaying(Replaying):
 
     def pulled_back(
         self, again: Again, sources: Sequence[Tensor], wanted: Sequence[Tensor], parameters: Sequence[Tensor],
-        targets: Sequence[Tensor], gradients: Sequence[Tensor],
+        targets: Sequence[Tensor], gradients: Sequence[Tensor]
     ) -> tuple[list[Tensor | None], list[Tensor | None], list[Tensor | None]]:  # fmt: skip
         nothing: tuple[list[Any], list[Any], list[Any]] = (
             [None] * len(sources),

@@ -52,7 +52,7 @@ class PaddleReplaying(Replaying):
 
     def pulled_back(
         self, again: Again, sources: Sequence[paddle.Tensor], wanted: Sequence[paddle.Tensor],
-        parameters: Sequence[paddle.Tensor], targets: Sequence[paddle.Tensor], gradients: Sequence[paddle.Tensor],
+        parameters: Sequence[paddle.Tensor], targets: Sequence[paddle.Tensor], gradients: Sequence[paddle.Tensor]
     ) -> tuple[list[Any], list[Any], list[Any]]:  # fmt: skip
         """Pull back by a backward pass, since ``paddle.grad`` passes over the hooks of parameters.
 

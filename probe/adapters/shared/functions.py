@@ -124,17 +124,9 @@ class Patches:
         """Do so no longer, and put all back when no thread does."""
         with self._lock:
             self._threads.discard(threading.get_ident())
-            self._put_back()
-
-    def close(self) -> None:
-        """Look in no thread any longer."""
-        with self._lock:
-            self._threads.clear()
-            self._put_back()
-
-    def _put_back(self) -> None:
-        while self._originals and not self._threads:
-            setattr(*self._originals.pop())
+            if not self._threads:
+                while self._originals:
+                    setattr(*self._originals.pop())
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:

@@ -35,7 +35,6 @@ from probe.adapters.torch.hooks import (
     around_call,
     around_compiled,
     before_any_call,
-    before_call,
     numbered_apart,
     tracing,
 )
@@ -291,9 +290,6 @@ class TorchAdapter(Adapter):
     def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> base.Removal:
         return before_any_call(before)
 
-    def on_entry(self, module: torch.nn.Module, before: base.Before) -> base.Removal:
-        return before_call(module, before)
-
     def on_gradient(self, tensor: torch.Tensor, found: base.Found) -> base.Removal | None:
         if not tensor.requires_grad:
             return None
@@ -305,10 +301,7 @@ class TorchAdapter(Adapter):
         return [None if edge is None else (edge, start) for edge in edges]
 
     def on_call_gradient(
-        self,
-        edges: Sequence[object],
-        outputs: Sequence[torch.Tensor],
-        found: Callable[[int, torch.Tensor], None],
+        self, edges: Sequence[object], outputs: Sequence[torch.Tensor], found: Callable[[int, torch.Tensor], None]
     ) -> dict[int, base.Removal | None]:
         return numbered_apart(lambda: GRAPH.watch(edges, (tensor.grad_fn for tensor in outputs), found))
 

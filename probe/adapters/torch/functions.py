@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 
 from probe.adapters import base
 from probe.adapters.shared.functions import Function
-from probe.adapters.shared.hooking import nothing
-from probe.adapters.torch.hooks import around_call
 
 _LOOK = {
     "backward", "data_ptr", "dim", "element_size", "get_device", "has_names", "item", "names", "ndimension", "nelement",
@@ -60,8 +56,6 @@ class Functions(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._before, self._after = before, after
-        self._inside: dict[int, weakref.ref[torch.nn.Module]] = {}
-        """by thread: the module that it had entered when it began to look"""
 
     def enter(self, module: torch.nn.Module | None) -> bool:
         """Look at the functions that this thread calls; doing it twice does no harm."""
@@ -70,11 +64,11 @@ class Functions(TorchFunctionMode):
             return False
         if not any(mode is self for mode in _get_current_function_mode_stack()):
             above = [_pop_mode() for _ in _get_current_function_mode_stack()]
-            # below those of the program, which takes off the topmost when its own ends
-            for mode in (self, *reversed(above)):
+            for mode in (
+                self,
+                *reversed(above),
+            ):  # below those of the program, which takes off the topmost when its own ends
                 _push_mode(mode)
-            if module is not None:
-                self._inside[threading.get_ident()] = weakref.ref(module)
         return True
 
     def leave(self) -> None:
@@ -85,24 +79,6 @@ class Functions(TorchFunctionMode):
                 above.append(mode)
             for mode in reversed(above):
                 _push_mode(mode)
-        self._inside.pop(threading.get_ident(), None)
-
-    def close(self) -> None:
-        """Look in no thread any longer: each can only take its mode off itself, which it does when its module returns."""
-        self.leave()
-        for thread, inside in self._inside.copy().items():
-            module = inside()
-            if module is not None:
-                self._leave_behind(module, thread)
-
-    def _leave_behind(self, module: torch.nn.Module, thread: int) -> None:
-        def left(output: object, raised: bool) -> None:
-            if threading.get_ident() == thread:
-                self.leave()
-            if thread not in self._inside and not raised:  # PyTorch is looping over the hooks of a module that raised
-                remove()
-
-        remove = around_call(module, nothing, left)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

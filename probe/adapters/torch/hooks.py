@@ -98,9 +98,11 @@ def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
             return
         known = set(module._forward_pre_hooks)
         before(module)
-        if module._forward_pre_hooks.keys() - known:
-            # PyTorch gives hooks on all modules no keyword arguments, but has them where it calls them
-            _call_added(module, known, args, sys._getframe(1).f_locals.get("kwargs", {}))
+        added = [(key, each) for key, each in module._forward_pre_hooks.items() if key not in known]
+        if added:  # PyTorch gives hooks on all modules no keyword arguments, but has them where it calls them
+            kwargs = sys._getframe(1).f_locals.get("kwargs", {})
+            for key, each in added:
+                each(module, args, kwargs) if key in module._forward_pre_hooks_with_kwargs else each(module, args)
 
     def quietly() -> Removal:
         """Keep compiled models from warning that there are hooks on all modules."""
@@ -114,32 +116,11 @@ def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
     return numbered_apart(lambda: all_or_none(quietly, register))
 
 
-def before_call(module: torch.nn.Module, before: Before) -> Removal:
-    """Call back before every call of a module; return what takes the hook off. Hooks that ``before`` sets on it are called too."""
-    pre, tables = _EntryHook(weakref.ref(module), before), [attribute(module, name) for name in _TABLES]
-    register = functools.partial(module.register_forward_pre_hook, pre, with_kwargs=True)
-    return numbered_apart(lambda: concealed(pre, tables, register().remove))
-
-
-def _call_added(module: torch.nn.Module, known: set[int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for key, each in list(module._forward_pre_hooks.items()):
-        if key not in known:
-            each(module, args, kwargs) if key in module._forward_pre_hooks_with_kwargs else each(module, args)
-
-
 class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         # asked in this order, so that the module is no guard of what is compiled; without kwargs it was taken off meanwhile
         if not torch.compiler.is_dynamo_compiling() and self._module() is module and kwargs is not None:
             self._call(args, kwargs)
-
-
-class _EntryHook(_PreHook):
-    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        known = set(module._forward_pre_hooks)
-        super().__call__(module, args, kwargs)
-        if kwargs is not None:
-            _call_added(module, known, args, kwargs)
 
 
 class _PostHook(CallHook):

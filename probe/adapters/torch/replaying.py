@@ -54,7 +54,7 @@ class TorchReplaying(Replaying):
 
     def pulled_back(
         self, again: Again, sources: Sequence[torch.Tensor], wanted: Sequence[GradientEdge],
-        parameters: Sequence[torch.Tensor], targets: Sequence[GradientEdge], gradients: Sequence[torch.Tensor],
+        parameters: Sequence[torch.Tensor], targets: Sequence[GradientEdge], gradients: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None], list[torch.Tensor | None]]:  # fmt: skip
         inputs = [*sources, *wanted, *(each for each in parameters if each.requires_grad)]
         if not targets or not inputs:

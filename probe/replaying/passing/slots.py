@@ -67,15 +67,8 @@ def paired(
                 break
     open_b = {slot: form for slot, form in b.items() if slot not in found}
     while open_b and left:
-        best = min(
-            (
-                (distance(read_a(i), read_b(j)), i, j)
-                for i, one in left.items()
-                for j, other in open_b.items()
-                if one.fits(other)
-            ),
-            default=None,
-        )
+        fitting = [(i, j) for i, one in left.items() for j, other in open_b.items() if one.fits(other)]
+        best = min(((distance(read_a(i), read_b(j)), i, j) for i, j in fitting), default=None)
         if best is None or not (best[0] < _ALIKE or _is_only(best[1], best[2], left, open_b)):
             break
         found[best[2]] = best[1]
