@@ -29,9 +29,10 @@ class _LastToken(Tensor):
 def at_last_tokens(step: Step) -> list[Note]:
     """Cut what one side has for all tokens, and the other for the last alone; return what is to be said of it."""
     names: dict[str, list[str]] = {"A": [], "B": []}
-    inputs = [each.a for node in step.nodes if node.parent is None for each in node.inputs if each.a is not None]
-    lengths = {each.shape[1] for each in inputs if each.kind == "integer" and len(each.shape) == 2}
     for node in step.nodes:
+        given = (each.both for each in [node, *node.callers()][-1].inputs)  # to the model, alike on both sides
+        alike = (a for a, b in given if a is not None and b is not None and a.kind == "integer" and a.shape == b.shape)
+        lengths = {each.shape[1] for each in alike if len(each.shape) == 2}
         for role, events in ((Role.INPUT, node.inputs), (Role.OUTPUT, node.outputs)):
             _pair(events, lengths)
             for at, event in enumerate(events):

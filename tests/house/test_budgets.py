@@ -44,7 +44,7 @@ BROUGHT = {
     "recordings for other tools; reprod_log's functions": (553, 400),
     "guides by stage, framework and field; requirements": (0, 300),
     "recordings while a program runs, and where people work": (431, 589),
-    "what a recording cannot show; causes that are derived": (658, 465),
+    "what a recording cannot show; causes that are derived": (659, 465),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50
