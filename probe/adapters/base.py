@@ -28,6 +28,8 @@ Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """is told of a call that begins: ``before(args, kwargs)``"""
 After = Callable[[object, bool], None]
 """is told of a call that ended: ``after(output, raised)``"""
+Returned = Callable[[object, bool], Any]
+"""is told of an operation that ended, as `After`; what it returns, if not None, the operation's caller gets"""
 Found = Callable[[Tensor], None]
 """is told of a gradient"""
 
@@ -367,7 +369,7 @@ class Adapter(abc.ABC):
         """
 
     def on_operations(
-        self, before: Callable[[Operation, tuple[Any, ...], dict[str, Any]], None], after: After
+        self, before: Callable[[Operation, tuple[Any, ...], dict[str, Any]], None], after: Returned
     ) -> OperationWatch | None:
         """Return what calls ``before(operation, args, kwargs)`` and ``after(output, raised)`` around operations.
 

@@ -143,6 +143,10 @@ class Replaying(abc.ABC):
     def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
         """Return a tensor with other values that passes its gradient, or another one, on to the first; None: unchanged."""
 
+    def picked(self, scores: Tensor, indices: Tensor) -> Tensor:
+        """Return scores at indices of their last axis, in the graph."""
+        return scores.gather(-1, indices)
+
     def become(self, tensor: Tensor, leaf: Tensor) -> bool:
         """Let a tensor that a module returned become what code is given for a leaf: whoever has got hold of it goes on with that.
 
@@ -163,7 +167,7 @@ class Replaying(abc.ABC):
 
     def trained(
         self, model: Module, losses: Sequence[Callable[[], Tensor]], update: Any, backward: bool
-    ) -> list[float]:  # fmt: skip
+    ) -> list[float]:
         """Make a training step: every loss is computed and pulled back, and the gradients add up; return the losses.
 
         Parameters

@@ -91,6 +91,7 @@ RECORDING: tuple[click.Option, ...] = (
     click.Option(["--batch"], help="With --task norms: what is kept of a batch: hash (default), ids or all."),
     click.Option(["--compression"], help="Of values: lz4 (faster) or zstd (smaller); default none."),
     click.Option(["--points"], metavar="FILE", help="Values inside the code of modules, from a YAML or JSON file."),
+    click.Option(["--routing"], metavar="FILE", help="A recording whose routers' choices of experts are taken."),
     click.Option(["--config"], metavar="FILE", help="Options from a YAML or JSON file."),
     click.Option(["--overwrite"], is_flag=True, help="Replace an earlier recording."),
     click.Option(["--quiet"], is_flag=True, help="Say nothing about what is recorded."),
@@ -124,7 +125,7 @@ def order_of(given: Mapping[str, Any], path: str, is_inherited: bool = False) ->
                 f"--model {name}: expected MODULE:ATTRIBUTE, for example __main__:model or train:trainer.model"
             )
     options = {each.name: given[each.name] for each in RECORDING if each.name not in _OWN and given[each.name]}
-    for name in ("config", "points"):
+    for name in ("config", "points", "routing"):
         if name in options:
             options[name] = str(Path(options[name]).absolute())
     overwrite, quiet = given["overwrite"] or None, bool(given["quiet"])

@@ -165,7 +165,7 @@ class PaddleAdapter(Adapter):
         return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
 
     def on_operations(
-        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.After
+        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.Returned
     ) -> base.OperationWatch:
         self._patches = patches(before, after)
         return self._patches

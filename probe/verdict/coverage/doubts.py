@@ -104,10 +104,14 @@ class Doubts:
                 self.doubt(*trivial.mostly_not_comparable(ends, True))
             if all(each.code != "held-in-parts" for each in self.reasons):
                 self.doubt(*_in_parts(step))
-            self.notes += flips(verdicts.routed)
+            said = flips(step.nodes)
+            self.notes += said
+            self.reasons += (each for each in said if each.code == "choices-beyond-margin")
             states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
-            if verdicts.routed and (hidden := states.count(State.OPEN)) > _MOST_OPEN * len(states):
-                self.doubt(note("behind-other-routing", count=hidden, total=len(states)))
+            is_said = any(each.code == "behind-other-routing" for each in self.reasons)
+            if verdicts.routed and (hidden := states.count(State.OPEN)) > _MOST_OPEN * len(states) and not is_said:
+                known = {"file": step.a.reader.path.name, "is_replayed": "routing" in step.b.reader.info.config}
+                self.doubt(note("behind-other-routing", count=hidden, total=len(states), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)
         if step.batches.are_same:
             self.tally.changes += changes_in(step, self.tally.trees)
@@ -119,12 +123,8 @@ class Doubts:
     def _tell_of_passes(self, step: Step, verdicts: Verdicts) -> None:
         """Say which micro-batches were joined, or could not be compared."""
         batches, counts = step.batches, [sum(micro >= 0 for micro in passes(step, name)) for name in "AB"]
-        for joined, code in (
-            (batches.joined, "micro-batches-joined"),
-            (batches.joined_evaluations, "evaluations-joined"),
-        ):
-            if joined:
-                self.notes.append(note(code, step=step.a.step, count=joined))
+        joined = {"micro-batches-joined": batches.joined, "evaluations-joined": batches.joined_evaluations}
+        self.notes += [note(code, step=step.a.step, count=count) for code, count in joined.items() if count]
         forwards = [sum(micro < 0 for micro in {call.micro for call in half.calls}) for half in (step.a, step.b)]
         if forwards[0] != forwards[1]:
             self.notes.append(note("other-number-of-forwards", a=forwards[0], b=forwards[1]))

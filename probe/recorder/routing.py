@@ -1,0 +1,257 @@
+"""Routing replay: routers of the model that is recorded take the choices that another recording has, and weigh them by their own scores.
+
+A router computes scores, takes the k largest (``topk``), and makes weights of them. While it runs, its ``topk`` returns the other
+run's indices, and this model's scores there: gradients flow as ever. What it would have chosen is recorded beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probe.adapters.base import Operation
+from probe.adapters.replaying import Run as Forward
+from probe.adapters.replaying import replaying_for
+from probe.errors import ConfigError
+from probe.numbers.choices import OWN_CHOICES, OWN_SCORES
+from probe.recorder.calls import Call, Calls
+from probe.recorder.measuring import Measuring
+from probe.recorder.models import Hookable
+from probe.recorder.run import Run, guarded
+from probe.records import ModuleInfo, Phase, Role, Task
+from probe.store.reading.reader import Reader
+
+_Router = tuple[int, Role]
+"""a module of the other recording that chooses, and whether it returns what it chose or hands it to one inside it"""
+
+
+class Routing:
+    """Gives routers the choices of another recording.
+
+    Parameters
+    ----------
+    run, calls, measuring
+        the other parts of the recorder
+    """
+
+    def __init__(self, run: Run, calls: Calls, measuring: Measuring) -> None:
+        self.run, self._calls, self._measuring = run, calls, measuring
+        self._path = run.config.routing
+        self._removals: list[Callable[[], None]] = []
+        self._here = threading.local()
+
+    def put(self, models: Sequence[tuple[str, Any]], modules: Sequence[Hookable]) -> None:
+        """Let every router of the models take what its counterpart chose.
+
+        Raises
+        ------
+        ConfigError
+            the recording lacks the choices, a router has no counterpart, or the framework does not show its functions
+        StoreError, FormatError
+            the recording cannot be read
+        """
+        if not self._path:
+            return
+        adapter, task = self.run.adapter, self.run.config.task
+        if task not in (Task.STATISTICS, Task.TENSOR):
+            raise ConfigError(f"routing={self._path!r} needs task='statistics' or 'tensor', not {task.value!r}")
+        watch = type(adapter)().on_operations(self._before, self._after)  # that of operations has its own
+        if watch is None:
+            raise ConfigError(
+                f"routing={self._path!r}: {adapter.framework} does not show what its routers call; torch and paddle do"
+            )
+        self._watch, self._replaying, self._model = watch, replaying_for(models[0][1]), models[0][1]
+        self._choices = choices = Choices(_of_rank(self._path, self.run.writer.path))
+        self._removals.append(choices.reader.close)
+        live = {each.index: each.module() for each in modules}
+        for mine, router in choices.paired(self.run).items():
+            forward = lambda run, mine=mine, router=router: self._routed(mine, router, run)  # noqa: E731
+            self._removals.insert(0, self._replaying.around_forward(live[mine], forward))
+
+    def take_out(self) -> None:
+        """Let routers choose by themselves again."""
+        while self._removals:
+            self._removals.pop(0)()
+
+    def _routed(self, mine: int, router: _Router, forward: Forward) -> Any:
+        """Run a router of the model."""
+        here = self._here
+        here.call = here.given = here.scores = None
+        self._look_up(mine, router)
+        if here.given is None:
+            return forward()
+        self._watch.enter(None)
+        try:
+            return forward()
+        finally:
+            self._watch.leave()
+            self._note_unused(mine)
+            here.call = here.given = here.scores = here.own = None
+
+    @guarded
+    def _look_up(self, mine: int, router: _Router) -> None:
+        """Find what the counterpart of a router that begins to run chose."""
+        run, stack = self.run, self._calls.stack
+        call = stack[-1] if run.active and stack else None
+        if call is None or call.module != mine or call.step != run.step:
+            return
+        self._here.given = self._choices.of(call.step, call.micro, call.number, router)
+        self._here.call = call
+        if self._here.given is None:
+            known = f"no choices of step {call.step}, pass {call.micro}, call {call.number}"
+            run.note(f"{run.name_of(mine)} routed by itself: {self._path} has {known}", mine)
+
+    def _before(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if operation.name == "topk":
+            self._here.scores = args[0] if args else kwargs.get("input", kwargs.get("x"))
+
+    def _after(self, output: Any, raised: bool) -> Any:
+        """Return what a router's ``topk`` is to return; None: as it is."""
+        here = self._here
+        scores, here.scores, here.chosen = here.scores, None, None
+        if not raised and scores is not None and here.given is not None:
+            self._choose(scores, output[1])
+        return None if here.chosen is None else type(output)((self._replaying.picked(scores, here.chosen), here.chosen))
+
+    @guarded
+    def _choose(self, scores: Any, own: Any) -> None:
+        """Put the other run's choices in the place of the model's own, if these are choices among as many experts."""
+        here, adapter = self._here, self.run.adapter
+        (*rows, width), given = adapter.facts(scores).shape, here.given
+        shape = adapter.facts(own).shape
+        if (
+            shape[:-1] != tuple(rows)
+            or np.prod(shape, dtype=int) != given.size
+            or shape[-1] != given.shape[-1]
+            or given.max(initial=0) >= width
+        ):
+            return
+        chosen = self._replaying.tensor(given.reshape(shape).astype(np.int64), own, self._model)
+        here.own, here.chosen = (own, scores), chosen
+
+    @guarded
+    def _note_unused(self, mine: int) -> None:
+        """Record what a router would have chosen by itself; say it if it did."""
+        here = self._here
+        call: Call | None = here.call
+        if call is None:
+            return
+        if getattr(here, "own", None) is None:
+            shape = tuple(here.given.shape)
+            known = f"its {shape[-1]} experts for each of {shape[0]} tokens are no choice that was seen inside it"
+            self.run.note(
+                f"{self.run.name_of(mine)} routed by itself: {known} (other shapes, or a fused or compiled kernel?)",
+                mine,
+            )
+        elif not call.recomputed:
+            for name, tensor in zip((OWN_CHOICES, OWN_SCORES), here.own, strict=True):
+                self._measuring.observe(Phase.FORWARD, Role.VALUE, name, tensor, call, always=True)
+
+
+class Choices:
+    """What the routers of a recording chose."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader = Reader(path)
+        try:
+            self.reader.require_steps()
+            self.routers = self._routers()
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def of(self, step: int, micro: int, number: int, router: _Router) -> np.ndarray | None:
+        """Return what a router chose in a call, [tokens, k]; None if that is not there."""
+        module, role = router
+        rows = self.reader.of_step("records", step)
+        at = (rows["micro"] == micro) & (rows["call"] == number) & (rows["tensor"] >= 0)
+        found = [values for _, values in self._chosen(rows[at & (rows["module"] == module) & (rows["role"] == role)])]
+        return found[0] if found else None
+
+    def _chosen(self, rows: np.ndarray) -> Iterator[tuple[_Router, np.ndarray]]:
+        for row in rows[[_is_choice(each, rows, self.reader.shapes) for each in rows]] if len(rows) else ():
+            values = self.reader.values(int(row["tensor"]))
+            values = values.reshape(-1, values.shape[-1])
+            if values.dtype == bool:  # a map of the experts, as Megatron has it
+                counts = values.sum(-1)
+                if not len(counts) or (counts != counts[0]).any():
+                    continue
+                values = np.nonzero(values)[1].reshape(len(values), -1)
+            yield (int(row["module"]), Role(row["role"])), values
+
+    def _routers(self) -> list[_Router]:
+        """Return the modules that return choices; if none does, those that are given them."""
+        reader = self.reader
+        rows = reader.of_step("records", int(reader.steps["step"][0]))
+        rows = rows[(rows["phase"] == Phase.FORWARD) & np.isin(rows["role"], (Role.OUTPUT, Role.INPUT))]
+        for role in (Role.OUTPUT, Role.INPUT):
+            of_role = rows[rows["role"] == role]
+            found = of_role[[_is_choice(each, of_role, reader.shapes) for each in of_role]] if len(of_role) else of_role
+            if len(found) and (found["tensor"] >= 0).any():
+                return [(int(module), role) for module in np.unique(found["module"][found["tensor"] >= 0])]
+            if len(found):
+                path = reader.modules[int(found["module"][0])].path
+                raise ConfigError(
+                    f"{reader.path} has no values of what its routers chose, such as of {path}: record it with task='tensor' "
+                    f"(--task tensor), or values of these alone with tensors={['*.' + path.rpartition('.')[2]]}"
+                )
+        raise ConfigError(
+            f"{reader.path} has no choices of experts: no module returns, or is given, indices beside weights of the same shape"
+        )
+
+    def paired(self, run: Run) -> dict[int, _Router]:
+        """Return the counterparts of the routers of models: of equal names, or as many with weights of the same shape, in order.
+
+        Raises
+        ------
+        ConfigError
+            there are none
+        """
+        modules = self.reader.modules
+        by_path = {info.path: index for index, info in enumerate(run.modules)}
+        named = [(by_path.get(self._router(each).path), each) for each in self.routers]
+        found = {mine: router for mine, router in named if mine is not None}
+        if len(found) == len(self.routers):
+            return found
+        shapes = [_matrix(self.reader.parameters, module) for module, _ in self.routers]
+        mine = [
+            index for index in range(len(run.modules)) if (shape := _matrix(run.parameters, index)) and shape in shapes
+        ]
+        if [_matrix(run.parameters, index) for index in mine] == shapes:
+            return dict(zip(mine, self.routers, strict=True))
+        missing = next(self._router(each).path for at, each in named if at is None)
+        raise ConfigError(
+            f"routing: router {missing} of {self.reader.path.name} has no counterpart: {len(self.routers)} routers there, {len(mine)} modules "
+            f"with weights of their shapes here ({', '.join(run.modules[each].path for each in mine[:3]) or modules[0].class_name})"
+        )
+
+    def _router(self, router: _Router) -> ModuleInfo:
+        """Return the module whose code chooses: around one that is given what is chosen."""
+        info = self.reader.modules[router[0]]
+        return info if router[1] is Role.OUTPUT else self.reader.modules[info.parent]
+
+
+def _matrix(parameters: Sequence[Any], module: int) -> tuple[int, ...]:
+    """Return the sizes of a module's own matrix, in whatever order it lies; ``()`` if it has none."""
+    own = [tuple(sorted(each.shape)) for each in parameters if each.module == module and len(each.shape) == 2]
+    return own[0] if len(own) == 1 else ()
+
+
+def _is_choice(row: np.void, rows: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return True for integers beside floats of the same shape in the same call: indices, or a map of them, and their weights."""
+    if len(shapes[row["shape"]]) < 2 or row["dtype"].decode().rstrip("0123456789") not in ("int", "bool"):
+        return False
+    same = rows[(rows["module"] == row["module"]) & (rows["shape"] == row["shape"])]
+    return any("float" in each.decode() for each in same["dtype"])
+
+
+def _of_rank(path: str, target: Path) -> Path:
+    """Return the file of this rank, if the recording has one for each."""
+    _, dot, rank = target.stem.rpartition(".rank")
+    own = Path(path).with_name(f"{Path(path).stem}.rank{rank}{Path(path).suffix}")
+    return own if dot and not os.path.exists(path) else Path(path)
