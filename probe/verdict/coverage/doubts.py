@@ -104,13 +104,13 @@ class Doubts:
                 self.doubt(*trivial.mostly_not_comparable(ends, True))
             if all(each.code != "held-in-parts" for each in self.reasons):
                 self.doubt(*_in_parts(step))
-            said = flips(step.nodes)
-            self.notes += said
-            self.reasons += (each for each in said if each.code == "choices-beyond-margin")
+            for said in flips(step.nodes):
+                (self.doubt if said.code == "choices-beyond-margin" else self.notes.append)(said)
             states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
+            hidden, replayed = states.count(State.OPEN), "routing" in step.b.reader.info.config
             is_said = any(each.code == "behind-other-routing" for each in self.reasons)
-            if verdicts.routed and (hidden := states.count(State.OPEN)) > _MOST_OPEN * len(states) and not is_said:
-                known = {"file": step.a.reader.path.name, "is_replayed": "routing" in step.b.reader.info.config}
+            if hidden > _MOST_OPEN * len(states) and (verdicts.routed or replayed) and not is_said:
+                known = {"file": step.a.reader.path.name, "is_replayed": replayed}
                 self.doubt(note("behind-other-routing", count=hidden, total=len(states), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)
         if step.batches.are_same:
