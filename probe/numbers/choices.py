@@ -24,35 +24,45 @@ def flips(calls: Iterable[Any]) -> list[Note]:
     """
     layers, beyond = [], []
     for call in calls:
-        known = [
-            each for each in call.outputs if each.is_paired and all(x.has_values and len(x.form) > 1 for x in each.both)
-        ]
-        if not any(each.a.kind == "integer" for each in known):
+        if not any(each.is_paired and each.a.kind == "integer" and len(each.a.form) > 1 for each in call.outputs):
             continue
-        arrays = [[side.values().reshape(-1, side.form[-1]) for side in each.both] for each in known]
+        arrays = _arrays(call.outputs)
         own = {name: each.values() for name, each in call.b.of(Role.VALUE).items() if each.has_values}
-        scores = [
-            (x.astype(float), y.astype(float)) for x, y in arrays if x.shape == y.shape and x.dtype.kind not in "iub"
-        ]
-        for here, there in ((a, b) for a, b in arrays if a.shape == b.shape and a.dtype.kind in "iu" and a.size):
+        scores = [each for each in arrays if each[0].dtype.kind == "f"]
+        for here, there in (each for each in arrays if each[0].dtype.kind in "iu" and each[0].size):
             is_replayed = own.get(OWN_CHOICES, here[:0]).size == here.size
             there = own[OWN_CHOICES].reshape(here.shape) if is_replayed else there
             flipped, told = ~(here[:, :, None] == there[:, None]).any(-1), ""
+            if not flipped.any():
+                continue
             width = 1 + max(here.max(), there.max())
             x, y = next(((x, y) for x, y in scores if len(x) == len(here) and x.shape[1] >= width), (None, None))
-            if x is not None and y is not None and flipped.any():
-                chosen_by = (
-                    own[OWN_SCORES].reshape(len(here), -1).astype(float) if OWN_SCORES in own and is_replayed else x
-                )
-                far = _far(chosen_by, here, there, x, y, is_replayed)
+            far: int | None = 0
+            if x is not None and y is not None:
+                by = own[OWN_SCORES].reshape(len(here), -1).astype(float) if is_replayed and OWN_SCORES in own else x
+                far = _far(by, here, there, x, y, is_replayed)
                 told = "" if far is None else f", {far} by more than the margin of their scores"
-                apart = np.linalg.norm(x - y) / max(np.linalg.norm(x), 1e-300)
-                if far or (is_replayed and flipped.mean() > _MOST * apart):
-                    beyond.append(call.a.path)
-            if flipped.any():
-                layers.append(f"{call.a.path}: {100 * flipped.mean():.3g} % of {flipped.size:,} choices differ{told}")
+            if far or (
+                is_replayed and flipped.mean() > _MOST * _apart([(x, y)] if x is not None else _arrays(call.inputs))
+            ):
+                beyond.append(call.a.path)
+            layers.append(f"{call.a.path}: {100 * flipped.mean():.3g} % of {flipped.size:,} choices differ{told}")
     said = [note("choices-flipped", layers=tuple(layers))] if layers else []
     return said + ([note("choices-beyond-margin", paths=tuple(beyond))] if beyond else [])
+
+
+def _arrays(events: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return the values of both sides, as rows; floats as float64."""
+    known = [each for each in events if each.is_paired and all(x.has_values and len(x.form) > 1 for x in each.both)]
+    rows = [[side.values().reshape(-1, side.form[-1]) for side in each.both] for each in known]
+    rows = [[x if x.dtype.kind in "iub" else x.astype(float) for x in each] for each in rows]
+    return [(a, b) for a, b in rows if a.shape == b.shape]
+
+
+def _apart(known: Iterable[tuple[Any, Any]]) -> float:
+    """Return the largest relative difference of some values; infinity of none."""
+    floats = [(x, y) for x, y in known if x.dtype.kind == "f"]
+    return max((np.linalg.norm(x - y) / max(np.linalg.norm(x), 1e-300) for x, y in floats), default=np.inf)
 
 
 def _far(by: np.ndarray, here: np.ndarray, there: np.ndarray, x: np.ndarray, y: np.ndarray, of_b: bool) -> int | None:

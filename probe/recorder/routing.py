@@ -81,17 +81,20 @@ class Routing:
     def _routed(self, mine: int, router: _Router, forward: Forward) -> Any:
         """Run a router of the model."""
         here = self._here
-        here.call = here.given = here.scores = None
+        here.call = here.given = here.scores = here.own = here.chosen = None
         self._look_up(mine, router)
         if here.given is None:
             return forward()
-        self._watch.enter(None)
         try:
-            return forward()
+            self._watch.enter(None)
+            try:
+                output = forward()
+            finally:
+                self._watch.leave()
+            self._note_own(mine)
+            return output
         finally:
-            self._watch.leave()
-            self._note_unused(mine)
-            here.call = here.given = here.scores = here.own = None
+            here.call = here.given = here.scores = here.own = here.chosen = None
 
     @guarded
     def _look_up(self, mine: int, router: _Router) -> None:
@@ -103,8 +106,7 @@ class Routing:
         self._here.given = self._choices.of(call.step, call.micro, call.number, router)
         self._here.call = call
         if self._here.given is None:
-            known = f"no choices of step {call.step}, pass {call.micro}, call {call.number}"
-            run.note(f"{run.name_of(mine)} routed by itself: {self._path} has {known}", mine)
+            run.note(f"{run.name_of(mine)} routed by itself: {self._path} has no choices of step {call.step}", mine)
 
     def _before(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if operation.name == "topk":
@@ -135,13 +137,13 @@ class Routing:
         here.own, here.chosen = (own, scores), chosen
 
     @guarded
-    def _note_unused(self, mine: int) -> None:
+    def _note_own(self, mine: int) -> None:
         """Record what a router would have chosen by itself; say it if it did."""
         here = self._here
         call: Call | None = here.call
         if call is None:
             return
-        if getattr(here, "own", None) is None:
+        if here.own is None:
             shape = tuple(here.given.shape)
             known = f"its {shape[-1]} experts for each of {shape[0]} tokens are no choice that was seen inside it"
             self.run.note(
