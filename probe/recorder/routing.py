@@ -118,7 +118,12 @@ class Routing:
         scores, here.scores, here.chosen = here.scores, None, None
         if not raised and scores is not None and here.given is not None:
             self._choose(scores, output[1])
-        return None if here.chosen is None else type(output)((self._replaying.picked(scores, here.chosen), here.chosen))
+        if here.chosen is None:
+            return None
+        make = getattr(
+            type(output), "_make", type(output)
+        )  # a named tuple is made otherwise than torch.return_types.topk
+        return make((self._replaying.picked(scores, here.chosen), here.chosen))
 
     @guarded
     def _choose(self, scores: Any, own: Any) -> None:

@@ -106,12 +106,13 @@ class Doubts:
                 self.doubt(*_in_parts(step))
             for said in flips(step.nodes):
                 (self.doubt if said.code == "choices-beyond-margin" else self.notes.append)(said)
-            states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
-            hidden, replayed = states.count(State.OPEN), "routing" in step.b.reader.info.config
+            forward = [each for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
+            replayed = "routing" in step.b.reader.info.config
+            hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
             is_said = any(each.code == "behind-other-routing" for each in self.reasons)
-            if hidden > _MOST_OPEN * len(states) and (verdicts.routed or replayed) and not is_said:
+            if hidden > _MOST_OPEN * len(forward) and (verdicts.routed or replayed) and not is_said:
                 known = {"file": step.a.reader.path.name, "is_replayed": replayed}
-                self.doubt(note("behind-other-routing", count=hidden, total=len(states), **known))
+                self.doubt(note("behind-other-routing", count=hidden, total=len(forward), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)
         if step.batches.are_same:
             self.tally.changes += changes_in(step, self.tally.trees)
