@@ -13,14 +13,15 @@ from probe.records import Role
 OWN_CHOICES, OWN_SCORES = "own choices", "own scores"
 """what a router that took another run's choices would have chosen, and from which scores"""
 _MOST = 20.0
-"""share of choices that rounding makes otherwise, at most, in errors of their scores: `probe.verdict.noise.terms.routing_limit`"""
+"""share of choices that rounding makes otherwise, at most, in errors of their scores, as in `routing_limit`"""
 
 
 def flips(calls: Iterable[Any]) -> list[Note]:
-    """Return what is to be said of choices that calls made otherwise on both sides: how many, and how many scores do not explain.
+    """Return what is to be said of choices that both sides make otherwise: how many, and how many scores do not explain.
 
-    A choice is beyond the margin of its scores if the scores of what A chose and of what B chose are further apart than twice the difference of both
-    sides' scores: each side chooses the largest of its own. Where B took A's choices, what it would have chosen counts.
+    A choice is beyond the margin of its scores if the scores of what A chose and of what B chose are further apart than
+    twice the difference of both sides' scores: each side chooses the largest of its own. Where B took A's choices, what
+    it would have chosen counts.
     """
     layers, beyond = [], []
     for call in calls:
@@ -66,7 +67,7 @@ def _apart(known: Iterable[tuple[Any, Any]]) -> float:
 
 
 def _far(by: np.ndarray, here: np.ndarray, there: np.ndarray, x: np.ndarray, y: np.ndarray, of_b: bool) -> int | None:
-    """Return how many tokens were chosen for otherwise than the differences of scores explain; None if these are not what was chosen by."""
+    """Return for how many tokens scores do not explain the choices; None if others were chosen by."""
     chosen = np.take_along_axis(by, there if of_b else here, -1).min(-1)
     if (
         chosen < np.partition(by, -here.shape[-1], -1)[:, -here.shape[-1]]

@@ -1,14 +1,14 @@
-"""Routing replay: routers of the model that is recorded take the choices that another recording has, and weigh them by their own scores.
+"""Routing replay: routers of the model that is recorded take another recording's choices, weighed by their own scores.
 
-A router computes scores, takes the k largest (``topk``), and makes weights of them. While it runs, its ``topk`` returns the other
-run's indices, and this model's scores there: gradients flow as ever. What it would have chosen is recorded beside it.
+A router computes scores, takes the k largest (``topk``), and makes weights of them. While it runs, its ``topk`` returns
+the other run's indices, and this model's scores there: gradients flow. What it would have chosen is recorded too.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,28 +168,24 @@ class Choices:
         try:
             self.reader.require_steps()
             self.routers = self._routers()
+            self._step, self._tensors = -1, dict[tuple[int, Role, int, int], int]()
         except BaseException:
             self.reader.close()
             raise
 
     def of(self, step: int, micro: int, number: int, router: _Router) -> np.ndarray | None:
         """Return what a router chose in a call, [tokens, k]; None if that is not there."""
-        module, role = router
-        rows = self.reader.of_step("records", step)
-        at = (rows["micro"] == micro) & (rows["call"] == number) & (rows["tensor"] >= 0)
-        found = [values for _, values in self._chosen(rows[at & (rows["module"] == module) & (rows["role"] == role)])]
-        return found[0] if found else None
+        if step != self._step:
+            self._step, self._tensors = step, self._tensors_of(step)
+        tensor = self._tensors.get((*router, micro, number))
+        return None if tensor is None else _as_indices(self.reader.values(tensor))
 
-    def _chosen(self, rows: np.ndarray) -> Iterator[tuple[_Router, np.ndarray]]:
-        for row in rows[[_is_choice(each, rows, self.reader.shapes) for each in rows]] if len(rows) else ():
-            values = self.reader.values(int(row["tensor"]))
-            values = values.reshape(-1, values.shape[-1])
-            if values.dtype == bool:  # a map of the experts, as Megatron has it
-                counts = values.sum(-1)
-                if not len(counts) or (counts != counts[0]).any():
-                    continue
-                values = np.nonzero(values)[1].reshape(len(values), -1)
-            yield (int(row["module"]), Role(row["role"])), values
+    def _tensors_of(self, step: int) -> dict[tuple[int, Role, int, int], int]:
+        """Return the stored choices of a step, by router, pass and call."""
+        rows = self.reader.of_step("records", step)
+        rows = rows[np.isin(rows["module"], [module for module, _ in self.routers]) & (rows["phase"] == Phase.FORWARD)]
+        chosen = [row for row in rows if row["tensor"] >= 0 and _is_choice(row, rows, self.reader.shapes)]
+        return {(row["module"], Role(row["role"]), row["micro"], row["call"]): int(row["tensor"]) for row in chosen}
 
     def _routers(self) -> list[_Router]:
         """Return the modules that return choices; if none does, those that are given them."""
@@ -204,22 +200,22 @@ class Choices:
             if len(found):
                 path = reader.modules[int(found["module"][0])].path
                 raise ConfigError(
-                    f"{reader.path} has no values of what its routers chose, such as of {path}: record it with task='tensor' "
-                    f"(--task tensor), or values of these alone with tensors={['*.' + path.rpartition('.')[2]]}"
+                    f"{reader.path} has no values of what its routers chose, such as of {path}: "
+                    f"record it with task='tensor' (--task tensor), or values of these alone with tensors={['*.' + path.rpartition('.')[2]]}"
                 )
         raise ConfigError(
-            f"{reader.path} has no choices of experts: no module returns, or is given, indices beside weights of the same shape"
+            f"{reader.path} has no choices of experts: no module returns, or is given, indices beside weights of the "
+            "same shape"
         )
 
     def paired(self, run: Run) -> dict[int, _Router]:
-        """Return the counterparts of the routers of models: of equal names, or as many with weights of the same shape, in order.
+        """Return the counterparts of routers in models: of equal names, or as many with weights of the same shape.
 
         Raises
         ------
         ConfigError
             there are none
         """
-        modules = self.reader.modules
         by_path = {info.path: index for index, info in enumerate(run.modules)}
         named = [(by_path.get(self._router(each).path), each) for each in self.routers]
         found = {mine: router for mine, router in named if mine is not None}
@@ -232,9 +228,10 @@ class Choices:
         if [_matrix(run.parameters, index) for index in mine] == shapes:
             return dict(zip(mine, self.routers, strict=True))
         missing = next(self._router(each).path for at, each in named if at is None)
+        known = ", ".join(run.modules[each].path for each in mine[:3]) or run.modules[0].class_name
         raise ConfigError(
-            f"routing: router {missing} of {self.reader.path.name} has no counterpart: {len(self.routers)} routers there, {len(mine)} modules "
-            f"with weights of their shapes here ({', '.join(run.modules[each].path for each in mine[:3]) or modules[0].class_name})"
+            f"routing: router {missing} of {self.reader.path.name} has no counterpart: {len(self.routers)} routers there, "
+            f"{len(mine)} modules with weights of their shapes here ({known})"
         )
 
     def _router(self, router: _Router) -> ModuleInfo:
@@ -250,7 +247,7 @@ def _matrix(parameters: Sequence[Any], module: int) -> tuple[int, ...]:
 
 
 def _is_choice(row: np.void, rows: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Return True for integers beside floats of the same shape in the same call: indices, or a map of them, and their weights."""
+    """Return True for integers beside floats of the same shape: indices, or a map of them, and their weights."""
     if len(shapes[row["shape"]]) < 2 or row["dtype"].decode().rstrip("0123456789") not in ("int", "bool"):
         return False
     same = rows[(rows["module"] == row["module"]) & (rows["shape"] == row["shape"])]
@@ -262,3 +259,13 @@ def _of_rank(path: str, target: Path) -> Path:
     _, dot, rank = target.stem.rpartition(".rank")
     own = Path(path).with_name(f"{Path(path).stem}.rank{rank}{Path(path).suffix}")
     return own if dot and not os.path.exists(path) else Path(path)
+
+
+def _as_indices(values: np.ndarray) -> np.ndarray | None:
+    """Return choices as [tokens, k]; of a map of the experts, as Megatron has it, too, if all tokens have as many."""
+    values = values.reshape(-1, values.shape[-1])
+    if values.dtype != bool:
+        return values
+    counts = values.sum(-1)
+    is_even = len(counts) and (counts == counts[0]).all()
+    return np.nonzero(values)[1].reshape(len(values), -1) if is_even else None

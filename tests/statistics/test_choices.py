@@ -40,7 +40,9 @@ WORST = np.argsort(SCORES, axis=1)[:, :CHOSEN]
     [(top(NOISY), NOISY, 0), (top(NOISY)[:, ::-1], NOISY, 0), (WORST, NOISY, TOKENS)],
     ids=["by rounding", "in another order", "the worst ones"],
 )
-def test_flips_are_counted_and_held_against_the_scores(chosen: np.ndarray, scores: np.ndarray, beyond_margin: int) -> None:
+def test_flips_are_counted_and_held_against_the_scores(
+    chosen: np.ndarray, scores: np.ndarray, beyond_margin: int
+) -> None:
     said, *beyond = flips([call("mlp.gate", (SCORES, scores), (top(SCORES), chosen))])
     assert [each.code for each in beyond] == ["choices-beyond-margin"] * bool(beyond_margin)
     share = np.mean([[each not in there for each in here] for here, there in zip(top(SCORES), chosen, strict=True)])
@@ -72,7 +74,9 @@ BIAS = np.linspace(0, 3, EXPERTS).astype(np.float32)
     ],
     ids=["by rounding", "worst of right scores", "with a bias of its own", "from other scores"],
 )
-def test_what_b_would_have_chosen_counts_where_it_took_a_s_choices(own: np.ndarray, by: np.ndarray, beyond: int) -> None:
+def test_what_b_would_have_chosen_counts_where_it_took_a_s_choices(
+    own: np.ndarray, by: np.ndarray, beyond: int
+) -> None:
     """Both sides have the same choices: a router that chooses wrongly would be hidden."""
     replayed = call("gate", (SCORES, NOISY), (top(SCORES), top(SCORES)), own_choices=own, own_scores=by)
     assert sum(each.code == "choices-beyond-margin" for each in flips([replayed])) == beyond

@@ -102,7 +102,11 @@ def record(model: nn.Module, path: str, tokens: int = 32, steps: int = 1, **opti
 def chosen(path: str) -> dict[tuple[Any, ...], np.ndarray]:
     """Return what routers returned, by module, micro-batch and slot."""
     found = Reader(path)
-    rows = [row for row in found.records if row["role"] == Role.OUTPUT and found.modules[row["module"]].path.endswith("gate")]
+    rows = [
+        row
+        for row in found.records
+        if row["role"] == Role.OUTPUT and found.modules[row["module"]].path.endswith("gate")
+    ]
     return {(row["module"], row["micro"], found.slots[row["slot"]]): found.values(row["tensor"]) for row in rows}
 
 
@@ -180,7 +184,10 @@ def test_a_recording_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("of_b", "text"),
     [
-        ({"tokens": 16}, "0.gate routed by itself: its 2 experts for each of 32 tokens are no choice that was seen inside it"),
+        (
+            {"tokens": 16},
+            "0.gate routed by itself: its 2 experts for each of 32 tokens are no choice that was seen inside it",
+        ),
         ({"steps": 2}, "0.gate routed by itself: a.h5 has no choices of step 1"),
     ],
     ids=["shape", "step"],
@@ -211,7 +218,9 @@ def test_values_of_routers_alone_are_enough_and_operations_show_a_s_choice() -> 
     record(made(plain), "a.h5", tensors=["*.gate"], task="statistics")
     record(made(plain, seed=1), "b.h5", routing="a.h5", level="mix")
     b = Reader("b.h5")
-    taken = [row for row in b.records if b.modules[row["module"]].path == "0.gate/topk.0" and row["role"] == Role.OUTPUT]
+    taken = [
+        row for row in b.records if b.modules[row["module"]].path == "0.gate/topk.0" and row["role"] == Role.OUTPUT
+    ]
     given = [each for (module, *_), each in chosen("a.h5").items() if Reader("a.h5").modules[module].path == "0.gate"]
     assert np.array_equal(b.values(taken[1]["tensor"]), [each for each in given if each.dtype.kind == "i"][0])
 
