@@ -74,7 +74,7 @@ def _may_answer(judging: Judging, call: Call) -> bool:
 
 
 def _given(calls: Iterable[Call], module: int, scope: Call) -> int:
-    """Return how many elements all calls of a module inside one were given: experts are called one by one, or packed."""
+    """Return how many elements all calls of a module inside one were given: experts run one by one or packed."""
     own = [each for each in calls if each.module == module and each.caller is scope]
     return sum(tensor.size for each in own for tensor in each.of(Role.INPUT).values())
 

@@ -225,10 +225,11 @@ def test_values_of_routers_alone_are_enough_and_operations_show_a_s_choice() -> 
     assert np.array_equal(b.values(taken[1]["tensor"]), [each for each in given if each.dtype.kind == "i"][0])
 
 
-def transformers_model(kind: str) -> nn.Module:
+def transformers_model(kind: str, experts: str = "eager") -> nn.Module:
     transformers = pytest.importorskip("transformers", minversion="5.0")
     common = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "num_key_value_heads": 4, "num_experts_per_tok": 2, "use_cache": False, "attn_implementation": "eager"}  # fmt: skip
+              "num_key_value_heads": 4, "num_experts_per_tok": 2, "use_cache": False, "attn_implementation": "eager",
+              "experts_implementation": experts}  # fmt: skip
     own = {
         "Qwen3Moe": {"moe_intermediate_size": 16, "num_experts": 8, "head_dim": 8},
         "Mixtral": {"num_local_experts": 8},
@@ -250,12 +251,14 @@ def trained(model: nn.Module, path: str, **options: Any) -> None:
         model(input_ids=ids).logits.float().square().mean().backward()
 
 
-@pytest.mark.parametrize("kind", ["Qwen3Moe", "Mixtral", "DeepseekV3"])
-def test_experts_in_16_bits_are_judged_as_a_dense_model(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "experts"), [("Qwen3Moe", "eager"), ("Mixtral", "grouped_mm"), ("DeepseekV3", "grouped_mm")]
+)
+def test_experts_in_16_bits_are_judged_as_a_dense_model(kind: str, experts: str) -> None:
     """Bare, tokens that rounding routes otherwise hide a wrong activation; the answer asks for the run that names it."""
 
     def narrow(is_wrong: bool) -> nn.Module:
-        model = transformers_model(kind)
+        model = transformers_model(kind, experts)
         if is_wrong:
             inner = model.model.layers[1].mlp.experts
             plain = inner.forward
