@@ -377,6 +377,10 @@ class Adapter(abc.ABC):
         """
         return None
 
+    def picked(self, scores: Tensor, indices: Tensor) -> Tensor:
+        """Return scores at indices of their last axis, in the graph: what a replayed router returns."""
+        return scores.gather(-1, indices)
+
     @abc.abstractmethod
     def on_any_call(self, before: Callable[[Module], None]) -> Removal:
         """Call ``before(module)`` before every call of any module of the process.

@@ -143,10 +143,6 @@ class Replaying(abc.ABC):
     def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
         """Return a tensor with other values that passes its gradient, or another one, on to the first; None: unchanged."""
 
-    def picked(self, scores: Tensor, indices: Tensor) -> Tensor:
-        """Return scores at indices of their last axis, in the graph."""
-        return scores.gather(-1, indices)
-
     def become(self, tensor: Tensor, leaf: Tensor) -> bool:
         """Let a tensor that a module returned become what code is given for a leaf: whoever has got hold of it goes on with that.
 

@@ -29,7 +29,7 @@ from probe.recorder.models import add_models
 from probe.recorder.operations import Operations
 from probe.recorder.outcome import Outcome
 from probe.recorder.points.recording import Points
-from probe.recorder.routing import Routing
+from probe.recorder.routing.replay import Routing
 from probe.recorder.run import Run, guarded
 from probe.recorder.triggers import Triggers
 from probe.recorder.updates import Updates

@@ -170,6 +170,9 @@ class PaddleAdapter(Adapter):
         self._patches = patches(before, after)
         return self._patches
 
+    def picked(self, scores: paddle.Tensor, indices: paddle.Tensor) -> paddle.Tensor:
+        return paddle.take_along_axis(scores, indices, -1)
+
     def unseen(self) -> AbstractContextManager[object]:
         return self._patches.unseen() if self._patches is not None else contextlib.nullcontext()
 

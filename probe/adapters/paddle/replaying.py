@@ -90,9 +90,6 @@ class PaddleReplaying(Replaying):
             return tensor if values is None else values
         return _Through.apply(tensor, tensor if values is None else values, gradient)
 
-    def picked(self, scores: paddle.Tensor, indices: paddle.Tensor) -> paddle.Tensor:
-        return paddle.take_along_axis(scores, indices, -1)
-
     def set_gradient(self, parameter: paddle.Tensor, gradient: paddle.Tensor | None) -> None:
         if gradient is None:
             parameter.clear_gradient(False)
