@@ -93,6 +93,7 @@ class RecordOptions(TypedDict, total=False):
     batch: BatchName | None
     compression: CompressionName | None
     points: str | os.PathLike[str] | Iterable[Mapping[str, Any]] | None
+    routing: str | os.PathLike[str] | None
     parallel: Mapping[str, Any] | None
     config: str | os.PathLike[str] | Mapping[str, Any] | None
     overwrite: bool | None
@@ -126,6 +127,8 @@ class RecordConfig:
     compression: Compression | None = None
     points: tuple[Point, ...] = ()
     """values inside the code of modules"""
+    routing: str = ""
+    """a recording whose routers' choices this model's take"""
     folder: str = field(default="", metadata=_OF_ANOTHER_TOOL)
     """where recordings go that have no path"""
     said: str = field(default="", metadata=_OF_ANOTHER_TOOL)
@@ -178,6 +181,7 @@ class RecordConfig:
             batch=batch,
             compression=_compression(merged.get("compression"), task, batch),
             points=_points(merged.get("points")),
+            routing=_routing(merged.get("routing")),
             folder=folder,
             said=said,
         )
@@ -265,6 +269,7 @@ class RecordConfig:
             "batch": None if self.batch is Batch.HASH else self.batch.value,
             "compression": None if self.compression is None else self.compression.value,
             **({"points": [dataclasses.asdict(each) for each in self.points]} if self.points else {}),
+            **({"routing": self.routing} if self.routing else {}),
         }
 
 
@@ -445,6 +450,12 @@ def _points(value: object) -> tuple[Point, ...]:
     if isinstance(entries, (str, bytes, Mapping)) or not isinstance(entries, Iterable):
         raise ConfigError(f"{where}: expected a list of points, each with {', '.join(_POINT)}")
     return tuple(_point(f"{where}, entry {number}", entry) for number, entry in enumerate(entries, 1))
+
+
+def _routing(value: object) -> str:
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise ConfigError(f"routing={value!r}: expected the recording whose routers' choices are to be taken")
+    return "" if value is None else str(os.fspath(value))
 
 
 _POINT = ("module", "after", "value", "name")

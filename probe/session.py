@@ -61,6 +61,7 @@ def start(
     batch: BatchName | None = None,
     compression: CompressionName | None = None,
     points: str | os.PathLike[str] | Iterable[Mapping[str, Any]] | None = None,
+    routing: str | os.PathLike[str] | None = None,
     parallel: Mapping[str, Any] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
@@ -117,6 +118,9 @@ def start(
         values inside the code of modules, recorded as `log` records them: a list, or a YAML or JSON file with one, of
         ``module`` (path or class), ``after`` (a line of its forward), ``value`` (an expression, evaluated behind it)
         and ``name``; also ``line``, its number in the file, if several lines read the same
+    routing
+        a recording with values, of a mixture of experts: in the steps that are recorded, routers of this model take its choices,
+        and weigh them by their own scores. PyTorch and PaddlePaddle
     parallel
         how the ranks divide the work, where probe cannot see it (groups of PyTorch's device meshes, Megatron and fleet are recorded
         without it): sizes by name, the group whose ranks lie closest first, as in ``{"tp": 2, "dp": 4}``, or the ranks of each group,
@@ -148,7 +152,7 @@ def start(
         stop()
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
                "tensors": tensors, "tokens": tokens, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump,
-               "batch": batch, "compression": compression, "points": points}  # fmt: skip
+               "batch": batch, "compression": compression, "points": points, "routing": routing}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     return _started(model, path, settings, optimizer, overwrite, quiet, parallel=parallel)
 

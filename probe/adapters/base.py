@@ -28,6 +28,8 @@ Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """is told of a call that begins: ``before(args, kwargs)``"""
 After = Callable[[object, bool], None]
 """is told of a call that ended: ``after(output, raised)``"""
+Returned = Callable[[object, bool], Any]
+"""is told of an operation that ended, as `After`; what it returns, if not None, the operation's caller gets"""
 Found = Callable[[Tensor], None]
 """is told of a gradient"""
 
@@ -367,13 +369,17 @@ class Adapter(abc.ABC):
         """
 
     def on_operations(
-        self, before: Callable[[Operation, tuple[Any, ...], dict[str, Any]], None], after: After
+        self, before: Callable[[Operation, tuple[Any, ...], dict[str, Any]], None], after: Returned
     ) -> OperationWatch | None:
         """Return what calls ``before(operation, args, kwargs)`` and ``after(output, raised)`` around operations.
 
         None if the framework does not show them.
         """
         return None
+
+    def picked(self, scores: Tensor, indices: Tensor) -> Tensor:
+        """Return scores at indices of their last axis, in the graph: what a replayed router returns."""
+        return scores.gather(-1, indices)
 
     @abc.abstractmethod
     def on_any_call(self, before: Callable[[Module], None]) -> Removal:

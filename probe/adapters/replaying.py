@@ -1,7 +1,7 @@
 """The verbs that a replay needs of a framework, beside those of `probe.adapters.base.Adapter`.
 
 A recording only watches; a replay runs modules by itself, with inputs of its own, and differentiates what they return. So these
-verbs are an interface of their own: a training that is recorded never comes across them.
+verbs are an interface of their own: a training that is recorded comes across them only where its routing is replayed.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Replaying(abc.ABC):
 
     def trained(
         self, model: Module, losses: Sequence[Callable[[], Tensor]], update: Any, backward: bool
-    ) -> list[float]:  # fmt: skip
+    ) -> list[float]:
         """Make a training step: every loss is computed and pulled back, and the gradients add up; return the losses.
 
         Parameters

@@ -8,28 +8,70 @@ from typing import Any
 import numpy as np
 
 from probe.notes import Note, note
+from probe.records import Role
+
+OWN_CHOICES, OWN_SCORES = "own choices", "own scores"
+"""what a router that took another run's choices would have chosen, and from which scores"""
+_MOST = 20.0
+"""share of choices that rounding makes otherwise, at most, in errors of their scores, as in `routing_limit`"""
 
 
 def flips(calls: Iterable[Any]) -> list[Note]:
-    """Return what is to be said of choices that calls made otherwise on both sides: how many, and how many scores do not explain.
+    """Return what is to be said of choices that both sides make otherwise: how many, and how many scores do not explain.
 
-    A choice is beyond the margin of its scores if A's scores of what A chose and of what B chose are further apart than twice the difference of both
-    sides' scores: each side chooses the largest of its own.
+    A choice is beyond the margin of its scores if the scores of what A chose and of what B chose are further apart than
+    twice the difference of both sides' scores: each side chooses the largest of its own. Where B took A's choices, what
+    it would have chosen counts.
     """
-    layers = []
+    layers, beyond = [], []
     for call in calls:
-        known = [each for each in call.outputs if each.is_paired and all(x.has_values and len(x.form) > 1 for x in each.both)]  # fmt: skip
-        arrays = [[side.values().reshape(-1, side.form[-1]) for side in each.both] for each in known]
-        for here, there in ((a, b) for a, b in arrays if a.shape == b.shape and a.dtype.kind in "iu" and a.size):
+        if not any(each.is_paired and each.a.kind == "integer" and len(each.a.form) > 1 for each in call.outputs):
+            continue
+        arrays = _arrays(call.outputs)
+        own = {name: each.values() for name, each in call.b.of(Role.VALUE).items() if each.has_values}
+        scores = [each for each in arrays if each[0].dtype.kind == "f"]
+        for here, there in (each for each in arrays if each[0].dtype.kind in "iu" and each[0].size):
+            is_replayed = own.get(OWN_CHOICES, here[:0]).size == here.size
+            there = own[OWN_CHOICES].reshape(here.shape) if is_replayed else there
             flipped, told = ~(here[:, :, None] == there[:, None]).any(-1), ""
-            scores = [
-                (x, y) for x, y in arrays if x.shape == y.shape and x.dtype.kind not in "iub" and len(x) == len(here)
-            ]
-            for x, y in (
-                (x.astype(float), y.astype(float)) for x, y in scores if x.shape[1] > max(here.max(), there.max())
+            if not flipped.any():
+                continue
+            width = 1 + max(here.max(), there.max())
+            x, y = next(((x, y) for x, y in scores if len(x) == len(here) and x.shape[1] >= width), (None, None))
+            far: int | None = 0
+            if x is not None and y is not None:
+                by = own[OWN_SCORES].reshape(len(here), -1).astype(float) if is_replayed and OWN_SCORES in own else x
+                far = _far(by, here, there, x, y, is_replayed)
+                told = "" if far is None else f", {far} by more than the margin of their scores"
+            if far or (
+                is_replayed and flipped.mean() > _MOST * _apart([(x, y)] if x is not None else _arrays(call.inputs))
             ):
-                lost = np.subtract(*(np.take_along_axis(x, each, -1).min(-1) for each in (here, there)))
-                told = f", {int((lost > 2 * np.abs(x - y).max(-1)).sum())} by more than the margin of their scores"
-            if flipped.any():
-                layers.append(f"{call.a.path}: {100 * flipped.mean():.3g} % of {flipped.size:,} choices differ{told}")
-    return [note("choices-flipped", layers=tuple(layers))] if layers else []
+                beyond.append(call.a.path)
+            layers.append(f"{call.a.path}: {100 * flipped.mean():.3g} % of {flipped.size:,} choices differ{told}")
+    said = [note("choices-flipped", layers=tuple(layers))] if layers else []
+    return said + ([note("choices-beyond-margin", paths=tuple(beyond))] if beyond else [])
+
+
+def _arrays(events: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return the values of both sides, as rows; floats as float64."""
+    known = [each for each in events if each.is_paired and all(x.has_values and len(x.form) > 1 for x in each.both)]
+    rows = [[side.values().reshape(-1, side.form[-1]) for side in each.both] for each in known]
+    rows = [[x if x.dtype.kind in "iub" else x.astype(float) for x in each] for each in rows]
+    return [(a, b) for a, b in rows if a.shape == b.shape]
+
+
+def _apart(known: Iterable[tuple[Any, Any]]) -> float:
+    """Return the largest relative difference of some values; infinity of none."""
+    floats = [(x, y) for x, y in known if x.dtype.kind == "f"]
+    return max((np.linalg.norm(x - y) / max(np.linalg.norm(x), 1e-300) for x, y in floats), default=np.inf)
+
+
+def _far(by: np.ndarray, here: np.ndarray, there: np.ndarray, x: np.ndarray, y: np.ndarray, of_b: bool) -> int | None:
+    """Return for how many tokens scores do not explain the choices; None if others were chosen by."""
+    chosen = np.take_along_axis(by, there if of_b else here, -1).min(-1)
+    if (
+        chosen < np.partition(by, -here.shape[-1], -1)[:, -here.shape[-1]]
+    ).any():  # a bias, or groups, had a part in it
+        return None
+    lost = chosen - np.take_along_axis(by, here if of_b else there, -1).min(-1)
+    return int((np.isfinite(lost) & (lost > 2 * np.abs(x - y).max(-1))).sum())

@@ -29,6 +29,7 @@ from probe.recorder.models import add_models
 from probe.recorder.operations import Operations
 from probe.recorder.outcome import Outcome
 from probe.recorder.points.recording import Points
+from probe.recorder.routing.replay import Routing
 from probe.recorder.run import Run, guarded, set_back
 from probe.recorder.triggers import Triggers
 from probe.recorder.updates import Updates
@@ -92,6 +93,7 @@ class Recorder:
             self._stepping = Stepping(run, self._calls, self._updates, self.step, self.look_at_loss)
         self._hooks = Hooks(run, forward, self._gradients, self._updates, self._stepping)
         self._points = Points(run, self._calls, self.log)
+        self._routing = Routing(run, self._calls, self._measuring)
         self._scalars: list[tuple[int, str, float]] = []
         self._has_looked_at_loss = False
         self._room_is_known = False
@@ -107,6 +109,7 @@ class Recorder:
                 hookable = add_models(run, models)
                 contents.add(models)
                 self._points.put(hookable)
+                self._routing.put(models, hookable)
                 self._hooks.set(hookable, optimizer)
                 self._hooks.set_on_functions(functions or ())
                 self._begin_step()
@@ -453,6 +456,7 @@ class Recorder:
         self.run.end()
         self._hooks.take_off()
         self._points.take_out()
+        self._routing.take_out()
         if self._operations is not None:
             self._operations.close()
             self._operations.write()

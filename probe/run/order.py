@@ -101,6 +101,7 @@ RECORDING: tuple[click.Option, ...] = (
     click.Option(["--batch"], help="With --task norms: what is kept of a batch: hash (default), ids or all."),
     click.Option(["--compression"], help="Of values: lz4 (faster) or zstd (smaller); default none."),
     click.Option(["--points"], metavar="FILE", help="Values inside the code of modules, from a YAML or JSON file."),
+    click.Option(["--routing"], metavar="FILE", help="A recording whose routers' choices of experts are taken."),
     click.Option(["--config"], metavar="FILE", help="Options from a YAML or JSON file."),
     click.Option(["--on-signal"], metavar="NAME", help="Record from one such signal (SIGUSR2) to the next."),
     click.Option(["--on-file"], metavar="FILE", help="Record while this file exists."),
@@ -137,7 +138,7 @@ def order_of(given: Mapping[str, Any], path: str, is_inherited: bool = False) ->
                 f"--model {name}: expected MODULE:ATTRIBUTE, for example __main__:model or train:trainer.model"
             )
     options = {each.name: given[each.name] for each in RECORDING if each.name not in _OWN and given[each.name]}
-    for name in ("config", "points"):
+    for name in ("config", "points", "routing"):
         if name in options:
             options[name] = str(Path(options[name]).absolute())
     file = given["on_file"] and str(Path(given["on_file"]).absolute())

@@ -45,6 +45,7 @@ BROUGHT = {
     "guides by stage, framework and field; requirements": (0, 300),
     "recordings while a program runs, and where people work": (431, 589),
     "what a recording cannot show; causes that are derived": (659, 465),
+    "routing replay": (350, 420),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50

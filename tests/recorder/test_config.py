@@ -198,7 +198,7 @@ POINT = {"module": "A", "after": "x = y", "value": "x", "name": "seen"}
         ({"on_loss_jump": 10**400}, f"on_loss_jump={10**400}: expected True, False, or a factor above 1"),
         ({"on_loss_jump": "3"}, "on_loss_jump='3': expected True, False, or a factor above 1"),
         ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors, "
-                       "tokens, on_nonfinite, on_loss_jump, batch, compression, points"),
+                       "tokens, on_nonfinite, on_loss_jump, batch, compression, points, routing"),
         ({"batch": "id"}, "batch='id' is not known; expected 'hash' or 'all' or 'ids'"),
         ({"compression": "gzip", "task": "tensor"}, "compression='gzip' is not known; expected 'lz4' or 'zstd'"),
         ({"compression": "lz4", "batch": "all"}, "compression='lz4' is for values, and task='statistics' records none: leave it out, "
@@ -210,6 +210,7 @@ POINT = {"module": "A", "after": "x = y", "value": "x", "name": "seen"}
         ({"points": [{**POINT, "line": "12"}]}, "points, entry 1: line='12' is no number of a line"),
         ({"points": [POINT, {**POINT, "value": "x +"}]}, "points, entry 2: value='x +' is no expression of Python "
                                                          "(invalid syntax)"),
+        ({"routing": 3}, "routing=3: expected the recording whose routers' choices are to be taken"),
         ({"points": "none.yaml"}, "cannot read the configuration none.yaml: No such file or directory"),
     ],
 )  # fmt: skip

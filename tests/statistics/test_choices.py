@@ -19,25 +19,35 @@ def top(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-scores, axis=1)[:, :CHOSEN]
 
 
-def call(path: str, *pairs: tuple[np.ndarray, np.ndarray], has_values: bool = True) -> Any:
-    """Return a call of both sides that returns these tensors."""
-    sides = [[Named(has_values=has_values, form=each.shape, values=lambda each=each: each) for each in pair] for pair in pairs]  # fmt: skip
-    return Named(a=Named(path=path), outputs=[Named(is_paired=True, both=both, a=both[0], b=both[1]) for both in sides])
+def tensor(values: np.ndarray, has_values: bool = True) -> Any:
+    kind = "float" if values.dtype.kind == "f" else "integer"
+    return Named(has_values=has_values, form=values.shape, values=lambda: values, kind=kind)
+
+
+def call(path: str, *pairs: tuple[np.ndarray, np.ndarray], has_values: bool = True, **own: np.ndarray) -> Any:
+    """Return a call of both sides that returns these tensors; ``own``: what B recorded beside what it took of A."""
+    sides = [[tensor(each, has_values) for each in pair] for pair in pairs]
+    b = Named(of=lambda role: {name.replace("_", " "): tensor(each) for name, each in own.items()})
+    outputs = [Named(is_paired=True, both=both, a=both[0], b=both[1]) for both in sides]
+    return Named(a=Named(path=path), b=b, outputs=outputs, inputs=[])
 
 
 WORST = np.argsort(SCORES, axis=1)[:, :CHOSEN]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "scores", "beyond"),
+    ("chosen", "scores", "beyond_margin"),
     [(top(NOISY), NOISY, 0), (top(NOISY)[:, ::-1], NOISY, 0), (WORST, NOISY, TOKENS)],
     ids=["by rounding", "in another order", "the worst ones"],
 )
-def test_flips_are_counted_and_held_against_the_scores(chosen: np.ndarray, scores: np.ndarray, beyond: int) -> None:
-    (said,) = flips([call("mlp.gate", (SCORES, scores), (top(SCORES), chosen))])
+def test_flips_are_counted_and_held_against_the_scores(
+    chosen: np.ndarray, scores: np.ndarray, beyond_margin: int
+) -> None:
+    said, *beyond = flips([call("mlp.gate", (SCORES, scores), (top(SCORES), chosen))])
+    assert [each.code for each in beyond] == ["choices-beyond-margin"] * bool(beyond_margin)
     share = np.mean([[each not in there for each in here] for here, there in zip(top(SCORES), chosen, strict=True)])
     (text,) = said.facts["layers"]
-    assert text == f"mlp.gate: {100 * share:.3g} % of 1,024 choices differ, {beyond} by more than the margin of their scores"  # fmt: skip
+    assert text == f"mlp.gate: {100 * share:.3g} % of 1,024 choices differ, {beyond_margin} by more than the margin of their scores"  # fmt: skip
     assert str(said) == f"routing: {text}"
 
 
@@ -49,3 +59,30 @@ def test_what_is_equal_or_has_no_values_is_not_said() -> None:
 def test_choices_without_scores_are_counted() -> None:
     (said,) = flips([call("a", (top(SCORES), top(NOISY))), call("b", (top(SCORES), WORST))])
     assert [text.endswith("choices differ") for text in said.facts["layers"]] == [True, True]
+
+
+BIAS = np.linspace(0, 3, EXPERTS).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("own", "by", "beyond"),
+    [
+        (top(NOISY), NOISY, 0),
+        (WORST, NOISY, 1),
+        (top(NOISY + BIAS), NOISY + BIAS, 1),
+        (top(-NOISY), -NOISY, 1),
+    ],
+    ids=["by rounding", "worst of right scores", "with a bias of its own", "from other scores"],
+)
+def test_what_b_would_have_chosen_counts_where_it_took_a_s_choices(
+    own: np.ndarray, by: np.ndarray, beyond: int
+) -> None:
+    """Both sides have the same choices: a router that chooses wrongly would be hidden."""
+    replayed = call("gate", (SCORES, NOISY), (top(SCORES), top(SCORES)), own_choices=own, own_scores=by)
+    assert sum(each.code == "choices-beyond-margin" for each in flips([replayed])) == beyond
+
+
+def test_scores_that_were_not_chosen_by_tell_no_margin() -> None:
+    """A bias or groups had a part in the choice: the recorded scores are others."""
+    said = flips([call("gate", (SCORES, NOISY), (top(SCORES + BIAS), top(NOISY + BIAS)))])
+    assert all(each.code == "choices-flipped" and "margin" not in each.facts["layers"][0] for each in said)

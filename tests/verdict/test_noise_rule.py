@@ -47,6 +47,19 @@ def test_choices_from_equal_scores_are_exact():
     assert 0 < terms.routing_limit(128, 1e-3) < 0.2
 
 
+def test_what_a_router_returns_beside_its_scores_is_no_product_of_its_matrix():
+    given, matrix = tensor_of(drawn(64, 16)), tensor_of(drawn(8, 16))
+    node: Any = SimpleNamespace(inner=(), a=SimpleNamespace(module=0, of=lambda role: {"0": given}))
+    weights = {(Phase.INIT, Role.PARAM): {(0, "weight"): matrix}}
+    step: Any = SimpleNamespace(a=SimpleNamespace(params=weights, weights_of=lambda module: [(0, "weight")]))
+
+    def condition(columns: int) -> float:
+        made = tensor_of(1e-3 * drawn(64, columns))
+        return terms.product_condition(step, Event(Phase.FORWARD, Role.OUTPUT, node, None, "0", "0", made, made, 0))
+
+    assert condition(8) > 100 and condition(2) == 1
+
+
 def test_few_elements_as_large_as_the_largest_are_no_mean_of_many():
     plain, peaked = drawn(64, 64), drawn(64, 64)
     peaked[0, 0] = 1e4

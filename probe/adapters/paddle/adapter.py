@@ -165,10 +165,13 @@ class PaddleAdapter(Adapter):
         return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
 
     def on_operations(
-        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.After
+        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.Returned
     ) -> base.OperationWatch:
         self._patches = patches(before, after)
         return self._patches
+
+    def picked(self, scores: paddle.Tensor, indices: paddle.Tensor) -> paddle.Tensor:
+        return paddle.take_along_axis(scores, indices, -1)
 
     def unseen(self) -> AbstractContextManager[object]:
         return self._patches.unseen() if self._patches is not None else contextlib.nullcontext()

@@ -25,7 +25,7 @@ _BETWEEN = tuple(
 )
 
 
-def patches(before: Callable[..., None], after: Callable[..., None]) -> Patches:
+def patches(before: Callable[..., None], after: Callable[..., Any]) -> Patches:
     """Return what looks at the functions that a thread calls."""
     return Patches(_places(), before, after)
 

@@ -100,7 +100,7 @@ class Patches:
     """
 
     def __init__(
-        self, places: Iterable[tuple[Any, str, Function]], before: Callable[..., None], after: Callable[..., None]
+        self, places: Iterable[tuple[Any, str, Function]], before: Callable[..., None], after: Callable[..., Any]
     ) -> None:
         self._places = list(places)
         self._before, self._after = before, after
@@ -153,8 +153,8 @@ class Patches:
                 except BaseException:
                     self._after(None, True)
                     raise
-                self._after(args[0] if function.name == "setitem" else output, False)
-                return output
+                other = self._after(args[0] if function.name == "setitem" else output, False)
+                return output if other is None else other
             finally:
                 here.is_inside = False
 

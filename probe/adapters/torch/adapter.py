@@ -283,7 +283,7 @@ class TorchAdapter(Adapter):
         return around_call(module, before, after)
 
     def on_operations(
-        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.After
+        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.Returned
     ) -> Functions:
         return Functions(before, after)
 

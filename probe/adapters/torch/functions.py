@@ -52,7 +52,7 @@ class Functions(TorchFunctionMode):
     """Calls back around every function that a thread calls, from `enter` to `leave`."""
 
     def __init__(
-        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.After
+        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.Returned
     ) -> None:
         super().__init__()
         self._before, self._after = before, after
@@ -64,10 +64,7 @@ class Functions(TorchFunctionMode):
             return False
         if not any(mode is self for mode in _get_current_function_mode_stack()):
             above = [_pop_mode() for _ in _get_current_function_mode_stack()]
-            for mode in (
-                self,
-                *reversed(above),
-            ):  # below those of the program, which takes off the topmost when its own ends
+            for mode in (self, *reversed(above)):  # below the program's, which takes off the topmost when its own ends
                 _push_mode(mode)
         return True
 
@@ -95,8 +92,8 @@ class Functions(TorchFunctionMode):
         except BaseException:
             self._after(None, True)
             raise
-        self._after(args[0] if function.name == "setitem" else output, False)
-        return output
+        other = self._after(args[0] if function.name == "setitem" else output, False)
+        return output if other is None else other
 
 
 @functools.cache

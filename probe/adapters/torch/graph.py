@@ -158,9 +158,7 @@ class Backwards:
         return touched
 
     def _arrived(self, index: int, parameter: torch.Tensor) -> None:
-        if (
-            torch.compiler.is_dynamo_compiling()
-        ):  # compiled autograd traces this: no part of the user's backward is to be ours
+        if torch.compiler.is_dynamo_compiling():  # compiled autograd traces this: no part of the backward is ours
             return
         self._of(torch._C._current_graph_task_id()).add(index)
 

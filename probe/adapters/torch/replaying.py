@@ -82,9 +82,7 @@ class TorchReplaying(Replaying):
     def without_graph(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
-    def through(
-        self, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None
-    ) -> torch.Tensor:  # fmt: skip
+    def through(self, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor:
         return _Through.apply(tensor, values, gradient)
 
     def become(self, tensor: torch.Tensor, leaf: torch.Tensor) -> bool:

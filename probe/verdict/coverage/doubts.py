@@ -104,10 +104,15 @@ class Doubts:
                 self.doubt(*trivial.mostly_not_comparable(ends, True))
             if all(each.code != "held-in-parts" for each in self.reasons):
                 self.doubt(*_in_parts(step))
-            self.notes += flips(verdicts.routed)
-            states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
-            if verdicts.routed and (hidden := states.count(State.OPEN)) > _MOST_OPEN * len(states):
-                self.doubt(note("behind-other-routing", count=hidden, total=len(states)))
+            for said in flips(step.nodes):
+                (self.doubt if said.code == "choices-beyond-margin" else self.notes.append)(said)
+            forward = [each for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
+            replayed = "routing" in step.b.reader.info.config
+            hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
+            is_said = any(each.code == "behind-other-routing" for each in self.reasons)
+            if hidden > _MOST_OPEN * len(forward) and (verdicts.routed or replayed) and not is_said:
+                known = {"file": step.a.reader.path.name, "is_replayed": replayed}
+                self.doubt(note("behind-other-routing", count=hidden, total=len(forward), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)
         if step.batches.are_same:
             self.tally.changes += changes_in(step, self.tally.trees)

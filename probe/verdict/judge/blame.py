@@ -5,7 +5,7 @@ If exactly one call in that gap exists on one side only, it is named. What else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from probe.records import Phase, Role
 from probe.verdict.judge.judging import Judging
@@ -22,12 +22,9 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     scope = judging.graph.segment(event)
     if scope is None and not judging.graph.is_handed_on(event):
         return (node.a.path,), "model-input"
-    if (
-        event.role is Role.OUTPUT
-        and node.parent is not None
-        and any(_is_in_other_form(judging, i) for i in node.inputs)
-    ):
-        return (node.parent.a.path,), "maker-of-inputs"
+    around = node.parent if event.role is Role.OUTPUT else None
+    if around is not None and any(_is_in_other_form(judging, each) for each in node.inputs):
+        return (around.a.path,), "maker-of-inputs"
     end = (node.a.begin, node.b.begin) if event.role is Role.INPUT else (node.a.end, node.b.end)
     start = (scope.a.begin, scope.b.begin) if scope is not None else (-1, -1)
     for inner in scope.inner if scope is not None else [each for each in step.nodes if each.parent is None]:
@@ -62,16 +59,24 @@ def _may_answer(judging: Judging, call: Call) -> bool:
     pair = step.pair_of.get(call.module)
     partner = (pair.b if pair is not None else None) if is_a else step.a_of.get(call.module)
     if partner is None:
-        is_active = (
-            taken_away(call.of(Role.INPUT), call.of(Role.OUTPUT)) > 0 and "dropout" in call.class_name.casefold()
-        )
-        return is_active or bool(half.reader.modules[call.module].n_params)
+        is_on = "dropout" in call.class_name.casefold() and taken_away(call.of(Role.INPUT), call.of(Role.OUTPUT)) > 0
+        return is_on or bool(half.reader.modules[call.module].n_params)
     weights = half.weights_of(call.module)
     if weights or step.is_across_frameworks or step.is_other_code(call.module if is_a else partner):
         used = other.params.get((Phase.GRADIENT, Role.PARAM_GRAD), {})
         return bool(weights) and bool(used) and not any(place[0] == partner for place in used)
     scope = call.caller
-    return scope is None or scope not in nodes or not step.is_other_code(nodes[scope].a.module)
+    if scope is None or scope not in nodes:
+        return True
+    around = nodes[scope].b if is_a else nodes[scope].a
+    is_in_portions = _given(half.calls, call.module, scope) == _given(other.calls, partner, around)
+    return not is_in_portions and not step.is_other_code(nodes[scope].a.module)
+
+
+def _given(calls: Iterable[Call], module: int, scope: Call) -> int:
+    """Return how many elements all calls of a module inside one were given: experts run one by one or packed."""
+    own = [each for each in calls if each.module == module and each.caller is scope]
+    return sum(tensor.size for each in own for tensor in each.of(Role.INPUT).values())
 
 
 def taken_away(given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> float:

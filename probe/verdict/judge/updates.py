@@ -180,9 +180,7 @@ class _Updates:
             return Wrong(math.inf, event, error, 0.0, "update")
         if error is None or weight is None or weight.a is None or not math.isfinite(error.size) or not larger:
             return None
-        kept = max(
-            (self._kept(at)[0] for at in self.judging.before.kept if at and _parameter(at) == place), default=0.0
-        )
+        kept = max((self._kept(at)[0] for at in self.judging.before.kept if at and _parameter(at) == place), default=0)
         gradient = max(self.gradients.get(place, 0.0), self.used.get(place, 0.0))
         gradient = max(gradient, self.enlarged.get(place, 0.0) * max(gradient, STATE.floor(event.u)))
         if gradient > _UNKNOWN or (place not in self.gradients and (self.is_behind or min(event.a.norm, event.b.norm))):

@@ -175,9 +175,7 @@ def error_of(a: Tensor, b: Tensor) -> Error | None:
     apart, larger = math.hypot(*(each.apart for each in known)), max(found.norm_a, found.norm_b)
     along = sum(each.along * each.apart * each.norm_a for each in known)
     length = apart * found.norm_a
-    return replace(
-        found, size=apart / larger if larger else 0.0, along=along / length if length else 0.0, is_bound=False
-    )
+    return replace(found, size=apart / larger if larger else 0, along=along / length if length else 0, is_bound=False)
 
 
 def _given(step: Step, run: RunStep) -> Iterator[tuple[str, str, bool, Tensor, Tensor]]:

@@ -42,8 +42,9 @@ def softmax_gain(step: Step, segment: Node | None) -> float:
 def product_condition(step: Step, event: Event) -> float:
     """Return how much larger the terms of a linear layer's output are than what they sum up to."""
     (given, own), made = _leaf(step, event), event.a
-    matrices = [weight for weight in own if len(weight.shape) == 2]
-    if made is None or not made.norm or given is None or len(matrices) != 1 or given.shape[-1] not in matrices[0].shape:
+    ends = {*(each.shape[-1] for each in (made, given) if each is not None and each.shape)}
+    matrices = [each for each in own if len(each.shape) == 2 and ends <= {*each.shape}]  # a router also returns weights
+    if made is None or not made.norm or given is None or len(matrices) != 1:
         return 1.0
     return max(1.0, given.norm * matrices[0].norm / math.sqrt(given.shape[-1]) / made.norm)
 

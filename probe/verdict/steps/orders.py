@@ -92,9 +92,7 @@ def _by_next(step: Step, bundles: Sequence[Bundle]) -> Iterator[bool]:
     wanted = {bundle.parts[0] if bundle.side == "A" else step.a_of.get(bundle.parts[0]) for bundle in bundles}
     seen = []
     for place, node in enumerate(step.nodes):
-        later = (
-            each for each in step.nodes[place + 1 :] if each.a.micro == node.a.micro and each.a.begin >= node.a.end
-        )
+        later = (it for it in step.nodes[place + 1 :] if it.a.micro == node.a.micro and it.a.begin >= node.a.end)
         following = next(later, None) if node.a.module in wanted else None
         if following is not None:
             given, made = _worst(step, node.inputs), _worst(step, following.inputs)

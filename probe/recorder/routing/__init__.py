@@ -1,0 +1,1 @@
+"""Routing replay: routers take the choices of another recording."""
