@@ -289,8 +289,7 @@ def _rows_moved(judging: Judging) -> dict[Node | None, tuple[int, int]]:
     """Return, by call, how many rows its code moved between inner calls, and of how many: choices not recorded."""
     found: dict[Node | None, tuple[int, int]] = {}
     for scope in judging.step.nodes:
-        tensors_a = [each.a for each in scope.inputs if each.a is not None and each.a.shape]
-        given = [a.size // max(a.shape[-1], 1) for a in tensors_a]
+        given = [a.size // max(a.shape[-1], 1) for a in (each.a for each in scope.inputs) if a is not None and a.shape]
         tensors = [(each.a, each.b) for inner in scope.inner for each in inner.inputs if each.is_paired]
         rows = [(a.shape, b.shape) for a, b in tensors if a is not None and b is not None and a.shape and b.shape]
         moved = sum(abs(a[0] - b[0]) for a, b in rows if a[1:] == b[1:])

@@ -298,11 +298,10 @@ class _MeasuredStep(StepNoise):
         """Return how many times the floor is still noise."""
         assert event.a is not None
         size = min(event.a.size, WIDTH) if error.view is View.SKETCH else event.a.size
-        later = self.rung.measure and self.account.steps > 1  # what updates made of rounding is in all that follows
+        later = self.rung.measure != "" and self.account.steps > 1  # what updates made of rounding is in all of it
         if event.phase is not Phase.FORWARD and (later or abs(error.along) > ALONG_BACKWARD):
             size = min(size, FEW)  # all elements err together; in the forward pass the norm is judged by itself
-        chance = spread_factor(size, len(self.runs)) * self.rung.slack
-        return max(chance, 1.5) * self._louder(event.phase) * (1.5 if later else 1.0)
+        return max(spread_factor(size, len(self.runs)) * self.rung.slack, 1.5) * self._louder(event.phase) * 1.5**later
 
     def _louder(self, phase: Phase) -> float:
         """Return how much noisier than the further runs B was so far; 1 and more."""

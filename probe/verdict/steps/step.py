@@ -275,13 +275,11 @@ class Step:
             pairs = pair_slots(mine, theirs)
             known = {x for x, _ in pairs}, {y for _, y in pairs}
             pairs += [*((x, "") for x in mine if x not in known[0]), *(("", y) for y in theirs if y not in known[1])]
-            for x, y in pairs:
-                into.append(Event(Phase.FORWARD, role, node, None, x, y, mine.get(x), theirs.get(y), at))
-        logged = self.tensors(node, "B", Role.VALUE)
-        for slot, mine in self.tensors(node, "A", Role.VALUE).items():
-            if slot in logged:
-                at = node.a.when[slot]
-                node.values.append(Event(Phase.FORWARD, Role.VALUE, node, None, slot, slot, mine, logged[slot], at))
+            into += [Event(Phase.FORWARD, role, node, None, x, y, mine.get(x), theirs.get(y), at) for x, y in pairs]
+        mine, logged = (self.tensors(node, side, Role.VALUE) for side in "AB")
+        for slot in (each for each in mine if each in logged):
+            values = mine[slot], logged[slot], node.a.when[slot]
+            node.values.append(Event(Phase.FORWARD, Role.VALUE, node, None, slot, slot, *values))
 
 
 def of_parts(bundle: Bundle, calls: Group, role: Role) -> dict[str, Tensor]:
