@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,10 +204,11 @@ def _compare(
         step = Step(*sides, with_operations(matching, *sides))
         if ahead is not None:
             ahead.measure(step)
-        beside.notes += at_last_tokens(step)
+        beside.hint(partial(at_last_tokens, step), "last tokens")
         noise = rung.at(step)
         verdicts = judge(step, before, noise)
-        beside.notes += [*look_for_narrower(step, verdicts, is_first=before is None), *batch_variant(step, noise)]
+        beside.hint(partial(look_for_narrower, step, verdicts, is_first=before is None), "narrower")
+        beside.hint(partial(batch_variant, step, noise), "batch-variant")
         done.append((number, there))
         tally.add(step, verdicts)
         if table is not None:

@@ -5,7 +5,7 @@ None of it moves a place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,13 +37,7 @@ _AT_A_WRONG_LINE = 0.5
 
 
 class Beside:
-    """What two recordings say beside the numbers of a finding.
-
-    Attributes
-    ----------
-    notes
-        on the answer as a whole
-    """
+    """What two recordings say beside the numbers of a finding; ``notes`` are on the answer as a whole."""
 
     def __init__(self, a: Reader, b: Reader, matching: Matching) -> None:
         self.readers, self.matching = (a, b), matching
@@ -51,6 +45,10 @@ class Beside:
         self.guesses = Guesses(matching, *self.trees)
         self.known = KnownDifferences(a, b)
         self.notes: list[Note] = list(self.guesses.notes())
+
+    def hint(self, look: Callable[[], Iterable[Note]], name: str) -> None:
+        """Take in what is to be said of a step; where looking fails, that."""
+        self.notes += unless_it_fails(lambda: [*look()], [], name, "", self.notes)
 
     def findings_of(self, step: Step, findings: Iterable[Finding]) -> list[tuple[Finding, Divergence]]:
         """Return the findings of a step in causal order, with all that stands beside them."""
