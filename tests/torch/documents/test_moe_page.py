@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.test_guide import REPO, assert_shown, said
+from tests.guides import EXAMPLES, GUIDES, assert_shown, said
 
-PAGE = (REPO / "docs" / "guide" / "moe.md").read_text(encoding="utf-8")
+PAGE = (GUIDES / "moe.md").read_text(encoding="utf-8")
 STATUS = {"UNDECIDED": 2, "DIVERGED": 1}
 COUNTS = re.compile(r"\d+(?= of 168 tensors)|(?<=: )[\d.]+(?= % of 1,024)|(?<=\[)\d+, \d+(?=\])|(?<=norm B/A )[\d.]+")
 """those that another machine's rounding changes"""
@@ -19,7 +19,7 @@ COUNTS = re.compile(r"\d+(?= of 168 tensors)|(?<=: )[\d.]+(?= % of 1,024)|(?<=\[
 
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.0")
-    shutil.copy(REPO / "docs" / "examples" / "train_moe.py", tmp_path)
+    shutil.copy(EXAMPLES / "train_moe.py", tmp_path)
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
