@@ -72,6 +72,7 @@ def rounded(held: Held) -> Facts | None:
         return np.array_equal(a.astype(grid).astype(wide), b.astype(wide))
 
     narrower = [grid for grid in GRIDS if grid.itemsize < held.a.dtype.itemsize]
+    narrower.sort(key=lambda grid: grid != held.b.dtype)  # what B would hold in any case
     grid = next((each for each in narrower if is_on(each, slice(_FIRST)) and is_on(each, slice(None))), None)
     return grid and {"grid": grid.name, "kept": held.b.dtype.name}
 

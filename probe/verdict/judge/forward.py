@@ -155,10 +155,10 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
     elif not check.is_wrong and (check.is_fixed or not _shows_buffer(judging, event, error)):
         judging.explained(event, error, floor, sources.u, check, sources.error, sources.is_wrong)
-    elif not (check.is_fixed or _is_of_other_samples(judging, event)) and _is_representation(
-        judging, event, error, sources, limit
+    elif not (check.is_fixed or _is_of_other_samples(judging, event)) and (
+        code := _without_effect(judging, event, error, sources, limit)
     ):
-        add(State.HEALED, None, "moved-border")
+        add(State.HEALED, None, code)
     elif _waits_for_loss(judging, event):
         add(State.OPEN, None, "label-inputs")
     elif check.is_consequence or (sources.is_wrong and not check.is_far):
@@ -183,22 +183,27 @@ def _find(judging: Judging, event: Event, error: Error, check: Check, is_behind:
         judging.finds(Phase.FORWARD, paths, event, check.limit, code, error=error, check=check, is_behind=is_behind)
 
 
-def _is_representation(judging: Judging, event: Event, error: Error, sources: Sources, limit: float) -> bool:
-    """Return True if a tensor differs in how it is written, or in rows that the loss does not see."""
+def _without_effect(judging: Judging, event: Event, error: Error, sources: Sources, limit: float) -> str:
+    """Return why a tensor that differs changes nothing: how it is written, or rows that no loss reaches; "": it may."""
     step = judging.step
     assert event.a is not None and event.b is not None
     gradients = step.gradients_of(event)
     seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
     whole = step.error(event)
-    if seen is not None and whole is not None and seen.size <= limit < error.size:
-        if seen.apart <= CARRIED * whole.apart:
-            return True
+    if (
+        seen is not None
+        and whole is not None
+        and seen.size <= limit < error.size
+        and seen.apart <= CARRIED * whole.apart
+    ):
+        return "rows-without-loss"
     if not may_be_written_otherwise(step, event):
-        return False
+        return ""
     if event.role is Role.OUTPUT and activation_between(event.a, event.b, FORWARD.limit(sources.u, sources.error)):
-        return True
+        return "moved-border"
     agrees = loss_agrees(judging)
-    return Healing(step, judging.graph, sources.error, sources.u, lambda: agrees).heals(event)
+    heals = Healing(step, judging.graph, sources.error, sources.u, lambda: agrees).heals(event)
+    return "moved-border" if heals else ""
 
 
 def _shows_buffer(judging: Judging, event: Event, error: Error) -> bool:
