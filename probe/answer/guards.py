@@ -134,9 +134,7 @@ class Guards:
 
     def _compare_aborted(self, common: Iterable[int]) -> None:
         """Say which steps an exception ended; where it did so on one side only, the runs are not alike."""
-        aborted = [
-            {int(row["step"]) for row in side.steps if row["state"] == StepState.ABORTED} for side in (self.a, self.b)
-        ]
+        aborted = [{int(row["step"]) for row in x.steps if row["state"] == StepState.ABORTED} for x in (self.a, self.b)]
         by = self.shift.to_b
         in_a = aborted[0], {step - by for step in aborted[1]}
         for name, here, there, to_own in (("A", in_a[0], in_a[1], 0), ("B", in_a[1], in_a[0], by)):

@@ -65,9 +65,7 @@ def with_copies(step: Step, found: Iterable[tuple[Finding, Divergence]]) -> list
     for name, half in sides_of_ranks(step):
         for copies, when in _copies(step, name, half):
             places = {(ref.path, copies.phase) for ref in copies.a + copies.b}
-            rest = [
-                pair for pair in findings if not places & {(ref.path, pair[1].phase) for ref in pair[1].a + pair[1].b}
-            ]
+            rest = [it for it in findings if not places & {(ref.path, it[1].phase) for ref in it[1].a + it[1].b}]
             later = (k for k, each in enumerate(rest) if _is_later(name, half, *each, copies, when))
             at = next(later, len(rest))
             findings = [*rest[:at], (None, copies), *rest[at:]]

@@ -15,9 +15,7 @@ from probe.checks.outcome import Line, fault, fine, unchecked
 from probe.checks.weights.measuring import parts
 
 _TOPIC = "explained"
-GRIDS = tuple(
-    np.dtype(each) for each in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
-)
+GRIDS = tuple(np.dtype(x) for x in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 """from the finest to the coarsest"""
 NEAR = 1e-3
 """relative distance from the root of an integer within which a factor is said to be it, where rounding leaves no more"""

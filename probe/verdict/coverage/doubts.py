@@ -253,9 +253,9 @@ def _healed(step: Step, verdicts: Verdicts) -> Iterator[Note]:
     """Yield what differs and every use takes back, and what of the model's inputs only the loss was made of."""
     found = {event: each for event, each in verdicts.by_event.items() if event.node is not None}
     names: dict[str, dict[str, None]] = {}
-    for event in (event for event, each in found.items() if each.state is State.HEALED and event.node):
-        code = "rows-without-loss" if found[event].code == "rows-without-loss" else "border-lies-elsewhere"
-        names.setdefault(code, {})[f"{event.role.label} {event.slot_a} of {event.path or 'the root'}"] = None
+    for event, each in ((event, each) for event, each in found.items() if each.state is State.HEALED):
+        code, node = "rows-without-loss" if each.code == "rows-without-loss" else "border-lies-elsewhere", event.node
+        names.setdefault(code, {})[f"{event.role.label} {event.slot_a} of {node and node.a.path or 'the root'}"] = None
     yield from (note(code, places=tuple(places)) for code, places in names.items())
     for event in (event for event, each in found.items() if each.code == "label-inputs" and not verdicts.findings):
         agree = note("loss-and-gradients-agree")

@@ -117,10 +117,8 @@ class Tally:
             return tuple(name for name, each in self._inputs.items() if each in states)
 
         only = [tuple(name for name in alone if name not in self._inputs) for alone in self._given_alone]
-        unequal = State.INTRODUCED, State.INHERITS
-        return Inputs(
-            names(State.EQUAL), names(State.AGREES, State.HEALED), names(*unequal), names(State.OPEN, None), *only
-        )
+        differ = names(State.INTRODUCED, State.INHERITS)
+        return Inputs(names(State.EQUAL), names(State.AGREES, State.HEALED), differ, names(State.OPEN, None), *only)
 
     def alone(self, findings: Iterable[Divergence]) -> Iterator[tuple[str, ...]]:
         """Yield the modules only in A, only in B, and those that need no partner; what is to blame needs one."""

@@ -38,9 +38,7 @@ def _scale(judging: Judging, event: Event, u: float) -> float:
     assert event.a is not None and event.b is not None
     factor = error.norm_b / error.norm_a
     left = measure(event.a, event.b, factor=factor)
-    is_multiple = (
-        left is not None and left.size <= max(BACKWARD.floor(u), 0.1 * error.size) and left.size < 0.1 * error.size
-    )
+    is_multiple = left is not None and left.size < 0.1 * error.size
     return factor if error.off > 1e-5 and is_multiple and math.isfinite(factor) else 1.0
 
 

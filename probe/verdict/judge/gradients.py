@@ -51,6 +51,8 @@ class _Scale:
         """Return what the error of a gradient is held against: where it has cancelled out, what it is the rest of."""
         assert event.a is not None
         size = max(larger, math.sqrt(self.squares), self.terms if len(event.a.form) > 1 else 0.0)
+        if not self.rows:  # the largest of its module is no term of it: what is left is to be rounding
+            size = size if larger < (_CANCELLED if event.u <= SIXTEEN_BITS else 2 * event.u) * size else larger
         return size * 2 * math.sqrt(max(self.rows, 1)) if larger < _CANCELLED * size else size
 
 
