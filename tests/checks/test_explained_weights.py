@@ -77,6 +77,12 @@ def test_what_an_engine_holds_rightly_is_not_found(tmp_path: Path, b: Arrays) ->
     assert set(found.explained.values()) <= {"weights-rounded", "weights-multiple"}
 
 
+def test_weights_that_were_16_bits_before_are_right_as_such(tmp_path: Path) -> None:
+    state = {name: each.astype(ml_dtypes.bfloat16).astype(np.float32) for name, each in A.items()}
+    found = held(tmp_path, kept(state), state)
+    assert found.status is Status.CLEAN
+
+
 def test_a_row_that_an_update_missed_is_found_though_the_factor_is_one(tmp_path: Path) -> None:
     wrong = {**A, UP: np.concatenate([BASE[UP][:1], A[UP][1:]])}
     found = held(tmp_path, wrong, A, base=saved(tmp_path / "base.safetensors", BASE))
