@@ -24,9 +24,10 @@ if options.wrong:
     right = experts.forward
     experts.forward = lambda *args: 1.05 * right(*args)
 if options.bf16:
-    frequencies = model.model.rotary_emb.inv_freq
+    rotary = model.model.rotary_emb
+    frequencies = rotary.inv_freq, rotary.original_inv_freq
     model.to(torch.bfloat16)
-    model.model.rotary_emb.inv_freq = frequencies  # as from_pretrained(dtype=torch.bfloat16) leaves them
+    rotary.inv_freq, rotary.original_inv_freq = frequencies  # as from_pretrained(dtype=torch.bfloat16) leaves them
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 ids = torch.randint(0, 256, (4, 128), generator=torch.Generator().manual_seed(1))
 for _ in range(2):
