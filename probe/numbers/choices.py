@@ -14,6 +14,8 @@ OWN_CHOICES, OWN_SCORES = "own choices", "own scores"
 """what a router that took another run's choices would have chosen, and from which scores"""
 _MOST = 20.0
 """share of choices that rounding makes otherwise, at most, in errors of their scores, as in `routing_limit`"""
+_WIDEST = 64
+"""columns of integers, at most, that are choices: wider ones are masks, or tokens"""
 
 
 def flips(calls: Iterable[Any]) -> list[Note]:
@@ -21,20 +23,25 @@ def flips(calls: Iterable[Any]) -> list[Note]:
 
     A choice is beyond the margin of its scores if the scores of what A chose and of what B chose are further apart than
     twice the difference of both sides' scores: each side chooses the largest of its own. Where B took A's choices, what
-    it would have chosen counts.
+    it would have chosen counts, and the other way round.
     """
     layers, beyond = [], []
     for call in calls:
         if not any(each.is_paired and each.a.kind == "integer" and len(each.a.form) > 1 for each in call.outputs):
             continue
         arrays = _arrays(call.outputs)
-        own = {name: each.values() for name, each in call.b.of(Role.VALUE).items() if each.has_values}
+        taker = call.b if OWN_CHOICES in call.b.of(Role.VALUE) else call.a
+        own = {name: each.values() for name, each in taker.of(Role.VALUE).items() if each.has_values}
         scores = [each for each in arrays if each[0].dtype.kind == "f"]
         for here, there in (each for each in arrays if each[0].dtype.kind in "iu" and each[0].size):
+            if here.shape[1] > _WIDEST:
+                continue
             is_replayed = own.get(OWN_CHOICES, here[:0]).size == here.size
-            there = own[OWN_CHOICES].reshape(here.shape) if is_replayed else there
-            flipped, told = ~(here[:, :, None] == there[:, None]).any(-1), ""
-            if not flipped.any():
+            if is_replayed:
+                here, there = there if taker is call.a else here, own[OWN_CHOICES].reshape(here.shape)
+            rows = (here != there).any(-1)
+            flipped, told = (~(here[rows, :, None] == there[rows, None]).any(-1)).sum() / here.size, ""
+            if not flipped:
                 continue
             width = 1 + max(here.max(), there.max())
             x, y = next(((x, y) for x, y in scores if len(x) == len(here) and x.shape[1] >= width), (None, None))
@@ -43,11 +50,10 @@ def flips(calls: Iterable[Any]) -> list[Note]:
                 by = own[OWN_SCORES].reshape(len(here), -1).astype(float) if is_replayed and OWN_SCORES in own else x
                 far = _far(by, here, there, x, y, is_replayed)
                 told = "" if far is None else f", {far} by more than the margin of their scores"
-            if far or (
-                is_replayed and flipped.mean() > _MOST * _apart([(x, y)] if x is not None else _arrays(call.inputs))
-            ):
+            u, by_what = max(each.u for each in (*call.inputs, *call.outputs)), [(x, y)] if x is not None else None
+            if far or (is_replayed and flipped > _MOST * max(u, _apart(by_what or _arrays(call.inputs)))):
                 beyond.append(call.a.path)
-            layers.append(f"{call.a.path}: {100 * flipped.mean():.3g} % of {flipped.size:,} choices differ{told}")
+            layers.append(f"{call.a.path}: {100 * flipped:.3g} % of {here.size:,} choices differ{told}")
     said = [note("choices-flipped", layers=tuple(layers))] if layers else []
     return said + ([note("choices-beyond-margin", paths=tuple(beyond))] if beyond else [])
 
@@ -68,10 +74,11 @@ def _apart(known: Iterable[tuple[Any, Any]]) -> float:
 
 def _far(by: np.ndarray, here: np.ndarray, there: np.ndarray, x: np.ndarray, y: np.ndarray, of_b: bool) -> int | None:
     """Return for how many tokens scores do not explain the choices; None if others were chosen by."""
+    k, both = here.shape[-1], np.stack([here, there])
+    if k > by.shape[1] or both.min() < 0 or both.max() >= by.shape[1]:  # padding, or no choices
+        return None
     chosen = np.take_along_axis(by, there if of_b else here, -1).min(-1)
-    if (
-        chosen < np.partition(by, -here.shape[-1], -1)[:, -here.shape[-1]]
-    ).any():  # a bias, or groups, had a part in it
+    if (chosen < np.partition(by, -k, -1)[:, -k]).any():  # a bias, or groups, had a part in it
         return None
     lost = chosen - np.take_along_axis(by, here if of_b else there, -1).min(-1)
     return int((np.isfinite(lost) & (lost > 2 * np.abs(x - y).max(-1))).sum())

@@ -62,8 +62,8 @@ class Hooks:
         """Return whose calls are recorded: of all, or, to look below chosen ones, theirs and of what stands around them."""
         run = self._run
         found = set(range(len(run.modules)) if run.config.level == "module" else run.roots)
-        for index, keep in enumerate(run.keep):
-            while keep and index >= 0 and index not in found:
+        for index in [each for each, keep in enumerate(run.keep) if keep or each in run.routed]:
+            while index >= 0 and index not in found:
                 found.add(index)
                 index = run.modules[index].parent
         return found

@@ -45,6 +45,8 @@ class Run:
         self.modules: list[ModuleInfo] = []
         self.roots: set[int] = set()
         """indices of the models themselves"""
+        self.routed: set[int] = set()
+        """those of modules that take another recording's choices"""
         self.parameters: list[ParameterInfo] = []
         self.tensors: list[NamedTensor] = []
         self.parameter_index: dict[int, int] = {}

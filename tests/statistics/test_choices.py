@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace as Named
 from typing import Any
 
@@ -27,9 +28,10 @@ def tensor(values: np.ndarray, has_values: bool = True) -> Any:
 def call(path: str, *pairs: tuple[np.ndarray, np.ndarray], has_values: bool = True, **own: np.ndarray) -> Any:
     """Return a call of both sides that returns these tensors; ``own``: what B recorded beside what it took of A."""
     sides = [[tensor(each, has_values) for each in pair] for pair in pairs]
-    b = Named(of=lambda role: {name.replace("_", " "): tensor(each) for name, each in own.items()})
-    outputs = [Named(is_paired=True, both=both, a=both[0], b=both[1]) for both in sides]
-    return Named(a=Named(path=path), b=b, outputs=outputs, inputs=[])
+    a = Named(path=path, of=lambda role: {})
+    b = Named(path=path, of=lambda role: {name.replace("_", " "): tensor(each) for name, each in own.items()})
+    outputs = [Named(is_paired=True, both=both, a=both[0], b=both[1], u=2.0**-24) for both in sides]
+    return Named(a=a, b=b, outputs=outputs, inputs=[])
 
 
 WORST = np.argsort(SCORES, axis=1)[:, :CHOSEN]
@@ -80,6 +82,28 @@ def test_what_b_would_have_chosen_counts_where_it_took_a_s_choices(
     """Both sides have the same choices: a router that chooses wrongly would be hidden."""
     replayed = call("gate", (SCORES, NOISY), (top(SCORES), top(SCORES)), own_choices=own, own_scores=by)
     assert sum(each.code == "choices-beyond-margin" for each in flips([replayed])) == beyond
+
+    replayed.a.of, replayed.b.of = replayed.b.of, replayed.a.of  # A took B's
+    assert sum(each.code == "choices-beyond-margin" for each in flips([replayed])) == beyond
+
+
+@pytest.mark.parametrize(("of_b", "beyond"), [(WORST, 1), (np.vstack([WORST[:3], top(SCORES)[3:]]), 0)])
+def test_equal_inputs_leave_room_for_the_rounding_of_their_dtype(of_b: np.ndarray, beyond: int) -> None:
+    x = tensor(SCORES)
+    replayed = call("gate", (top(SCORES), top(SCORES)), own_choices=of_b, own_scores=SCORES)
+    replayed.inputs.append(Named(is_paired=True, both=(x, x), a=x, b=x, u=2.0**-8))
+    assert sum(each.code == "choices-beyond-margin" for each in flips([replayed])) == beyond
+
+
+def test_wide_integers_are_masks() -> None:
+    assert flips([call("mask", (np.tri(80, dtype=int), 1 - np.tri(80, dtype=int)))]) == []
+
+
+@pytest.mark.parametrize("change", [lambda ids: np.where(ids == ids[:1], -100, ids), lambda ids: np.tile(ids, 5)])
+def test_integers_that_are_no_experts_tell_no_margin(change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Padding, or more columns than there are scores."""
+    (said,) = flips([call("gate", (SCORES, NOISY), (change(top(SCORES)), change(top(NOISY))))])
+    assert said.facts["layers"][0].endswith("choices differ")
 
 
 def test_scores_that_were_not_chosen_by_tell_no_margin() -> None:

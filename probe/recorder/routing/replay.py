@@ -67,6 +67,7 @@ class Routing:
         self._removals.append(choices.reader.close)
         live = {each.index: each.module() for each in modules}
         for mine, router in choices.paired(self.run).items():
+            self.run.routed.add(mine)
             forward = lambda run, mine=mine, router=router: self._routed(mine, router, run)  # noqa: E731
             self._removals.insert(0, self._replaying.around_forward(live[mine], forward))
 
@@ -114,18 +115,13 @@ class Routing:
         here = self._here
         scores, here.scores, here.chosen = here.scores, None, None
         if not raised and scores is not None and here.given is not None:
-            self._choose(scores, output[1])
-        if here.chosen is None:
-            return None
-        make = getattr(
-            type(output), "_make", type(output)
-        )  # a named tuple is made otherwise than torch.return_types.topk
-        return make((self.run.adapter.picked(scores, here.chosen), here.chosen))
+            self._choose(scores, output)
+        return here.chosen
 
     @guarded
-    def _choose(self, scores: Any, own: Any) -> None:
+    def _choose(self, scores: Any, output: Any) -> None:
         """Put the other run's choices in the place of the model's own, if these are choices among as many experts."""
-        here, adapter = self._here, self.run.adapter
+        here, adapter, own = self._here, self.run.adapter, output[1]
         (*rows, width), given = adapter.facts(scores).shape, here.given
         shape = adapter.facts(own).shape
         if (
@@ -133,10 +129,12 @@ class Routing:
             or np.prod(shape, dtype=int) != given.size
             or shape[-1] != given.shape[-1]
             or given.max(initial=0) >= width
+            or given.min(initial=0) < 0
         ):
             return
         chosen = self._replaying.tensor(given.reshape(shape).astype(np.int64), own, self._model)
-        here.own, here.chosen = (own, scores), chosen
+        make = getattr(type(output), "_make", type(output))  # not all that a topk returns are named tuples
+        here.chosen, here.own = make((adapter.picked(scores, chosen), chosen)), (own, scores)
 
     @guarded
     def _note_own(self, mine: int) -> None:
@@ -149,7 +147,7 @@ class Routing:
             shape = tuple(here.given.shape)
             known = f"its {shape[-1]} experts for each of {shape[0]} tokens are no choice that was seen inside it"
             self.run.note(
-                f"{self.run.name_of(mine)} routed by itself: {known} (other shapes, or a fused or compiled kernel?)",
+                f"{self.run.name_of(mine)} routed by itself: {known} (other shapes, padding, a fused or compiled kernel?)",
                 mine,
             )
         elif not call.recomputed:

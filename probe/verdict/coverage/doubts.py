@@ -107,7 +107,7 @@ class Doubts:
             for said in flips(step.nodes):
                 (self.doubt if said.code == "choices-beyond-margin" else self.notes.append)(said)
             forward = [each for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
-            replayed = "routing" in step.b.reader.info.config
+            replayed = any("routing" in half.reader.info.config for half in (step.a, step.b))
             hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
             is_said = any(each.code == "behind-other-routing" for each in self.reasons)
             if hidden > _MOST_OPEN * len(forward) and (verdicts.routed or replayed) and not is_said:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import probe
+from probe.adapters.base import Adapter
 from probe.answer.result import Verdict
 from probe.errors import ConfigError, ProbeWarning, StoreError
 from probe.numbers.choices import OWN_CHOICES, OWN_SCORES
@@ -141,6 +142,7 @@ def test_gradients_are_those_of_the_same_model_with_these_choices() -> None:
     assert all(torch.equal(x, y) for x, y in zip(of_a, of_b, strict=True))
     answer = probe.compare("a.h5", "b.h5")
     assert answer.verdict is Verdict.UNDECIDED and [each.code for each in answer.reasons] == ["choices-beyond-margin"]
+    assert [each.code for each in probe.compare("b.h5", "a.h5").reasons] == ["choices-beyond-margin"]
     assert Reader("b.h5").info.config["routing"] == "a.h5"
 
 
@@ -197,6 +199,32 @@ def test_what_does_not_fit_is_said_and_the_training_goes_on(of_b: dict[str, Any]
     with pytest.warns(ProbeWarning, match=text.replace(".", r"\.")):
         record(made(plain, seed=1, layers=1), "b.h5", routing="a.h5", **of_b)
     assert any(said.startswith(text) for _, _, said in Reader("b.h5").notes)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_exception_leaves_a_router(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Of padded choices, or whatever may fail: the router takes its own."""
+
+    def padded(scores):
+        weights, chosen = plain(scores)
+        return weights, chosen.index_fill(0, torch.tensor([0]), chosen.new_tensor(-1))
+
+    record(made(plain if fails else padded), "a.h5")
+    plainly = record(made(plain, seed=1), "b.h5")
+    if fails:
+        monkeypatch.setattr(Adapter, "picked", lambda *_: 1 / 0)
+    with pytest.warns(ProbeWarning):
+        gradients = record(made(plain, seed=1), "b.h5", routing="a.h5")
+    assert all(map(torch.equal, plainly, gradients))
+    said = [text for _, _, text in Reader("b.h5").notes if not text.startswith("not recorded because of an error")]
+    assert [text.partition(":")[0] for text in said] == ["0.gate routed by itself", "1.gate routed by itself"]
+
+
+@pytest.mark.parametrize("options", [{"level": "mix", "modules": "1"}, {"modules": "1"}])
+def test_routers_that_are_not_recorded_take_the_choices_too(options: dict[str, Any]) -> None:
+    record(made(plain), "a.h5")
+    whole = record(made(plain, seed=1), "b.h5", routing="a.h5")
+    assert all(map(torch.equal, whole, record(made(plain, seed=1), "b.h5", routing="a.h5", **options)))
 
 
 def test_routers_of_other_names_are_paired_in_order() -> None:
