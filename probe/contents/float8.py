@@ -20,11 +20,10 @@ def float8_row(reader: Reader) -> dict[str, str]:
         found, info = rows[rows["dtype"] == name], ml_dtypes.finfo(dtype_of(name.decode()))
         stored = found["tensor"][found["tensor"] >= 0][:_MOST].tolist()
         values = np.abs(np.concatenate([np.zeros(0), *(reader.values(at).reshape(-1).astype(float) for at in stored)]))
-        small = (values > 0) & (values < float(info.smallest_normal))
-        told = [
-            f"{np.maximum(found['max'], -found['min']).max() / float(info.max):.3g} of ±{float(info.max):g} reached"
-        ]
-        told += [f"{(values >= float(info.max)).mean():.2%} at the end, {small.mean():.2%} subnormal"] * bool(stored)
+        top, small = float(info.max), (values > 0) & (values < float(info.smallest_normal))
+        told = [f"{np.maximum(found['max'], -found['min']).max() / top:.3g} of ±{top:g} reached"]
+        if values.size:
+            told += [f"{(values >= top).mean():.2%} at the end, {small.mean():.2%} subnormal"]
         size = sum(int(np.prod(reader.shapes[each])) for each in found["shape"])
         said.append(
             f"{name.decode()} ×{len(found)}: {', '.join(told)}, {found['zeros'].sum() / max(size, 1):.2%} zeros"

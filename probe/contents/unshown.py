@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import defaultdict
@@ -59,8 +60,9 @@ class Seen:
 
     def _given(self, row: Any) -> Given:
         shape, is_integer = self.reader.shapes[row["shape"]], row["dtype"].startswith((b"int", b"uint", b"bool"))
-        is_read = is_integer and len(shape) == 2 and row["tensor"] >= 0
-        values = self.reader.values(int(row["tensor"])) if is_read else None
+        is_read, values = is_integer and len(shape) == 2 and row["tensor"] >= 0, None
+        with contextlib.suppress(OSError):  # a FormatError: what is damaged is as if it were not recorded
+            values = self.reader.values(int(row["tensor"])) if is_read else None
         about = float(row["min"]), bool(row["min"] == row["max"]) and math.prod(shape) > 1, is_integer
         return Given(self.reader.slots[row["slot"]], shape, *about, row["role"] == Role.INPUT, values)
 

@@ -26,7 +26,7 @@ from probe.numbers.statistics import dtype_of, is_float
 
 Load = Callable[[], np.ndarray]
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_UNKNOWN = {"|V2": BFLOAT16, "|V1": dtype_of("float8_e4m3fn")}  # how numpy writes dtypes that it does not know
+_UNKNOWN = {"|V2": BFLOAT16, "|V1.float8_e4m3fn": dtype_of("float8_e4m3fn")}  # as numpy writes what it does not know
 _LARGE = 64 << 20
 """bytes up to which an entry of an archive may be packed as small as it likes"""
 _DTYPES = frozenset((*KINDS, "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"))
@@ -99,12 +99,12 @@ def _stored(path: Path, opened: WeightFile, name: str) -> np.ndarray:
 
 def _npy(path: Path) -> np.ndarray:
     with reading(path), path.open("rb") as file:
-        return _array(file, path.stat().st_size, path.stat().st_size)
+        return _array(file, path.stat().st_size, path.stat().st_size, path.name)
 
 
 def _npz(path: Path, name: str) -> np.ndarray:
     with reading(path, name), zipfile.ZipFile(path) as archive, archive.open(name) as file:
-        return _array(file, archive.getinfo(name).file_size, path.stat().st_size)
+        return _array(file, archive.getinfo(name).file_size, path.stat().st_size, name)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -115,12 +115,12 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, is_fortran, dtype
 
 
-def _array(file: IO[bytes], size: int, on_disk: int) -> np.ndarray:
+def _array(file: IO[bytes], size: int, on_disk: int, name: str) -> np.ndarray:
     """Read an array of so many bytes, with its header, in a file of so many: the header may claim no more than there is."""
     shape, is_fortran, dtype = _header(file)
-    if dtype.hasobject or (dtype.kind not in "biufc" and dtype.str not in _UNKNOWN):
+    dtype = _UNKNOWN.get(dtype.str + Path(name.removesuffix(".npy")).suffix * (dtype.itemsize == 1), dtype)
+    if dtype.hasobject or (dtype.kind not in "biufc" and dtype not in _UNKNOWN.values()):
         raise Damaged(f"it holds {'Python objects' if dtype.hasobject else dtype}, no numbers")
-    dtype = _UNKNOWN.get(dtype.str, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or nbytes > size or (nbytes > _LARGE and nbytes > RATIO * on_disk):
         raise Damaged(f"an array of shape {shape} has {nbytes} bytes, for which the file has no room")

@@ -105,7 +105,7 @@ class _Import:
         steps, read = self.dump.steps, functools.lru_cache(maxsize=2)(self._read)
         infos, counts = self._look(read), self.counts
         has = {PHASES[role] for role in Role if counts[role]}
-        if counts["values"] and counts[Role.PARAM] and any(n + 1 in steps or read(n).left for n in steps):
+        if counts[Role.PARAM] and not counts["bare"] and any(n + 1 in steps or read(n).left for n in steps):
             has.add(Phase.UPDATE)
             counts["updates"] = not read(steps[-1]).left
         task = "tensor" if counts["values"] else "statistics" if counts["summaries"] else "structure"
@@ -165,6 +165,7 @@ class _Import:
     def _count(self, seen: Iterable[Seen]) -> None:
         for each in seen:
             self.counts[each.role] += 1
+            self.counts["bare"] += each.role is Role.PARAM and each.load is None
             self.counts["values" if each.load is not None else "summaries"] += 1
 
     def notes(self) -> Iterator[str]:

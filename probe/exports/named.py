@@ -23,10 +23,12 @@ from probe.store.tree import place
 
 
 def readers_of(source: str | Path, opened: contextlib.ExitStack) -> list[Reader]:
-    """Return a reader for each rank. Raises StoreError, FormatError where one cannot be read."""
+    """Return a reader for each rank. Raises StoreError, FormatError where one cannot be read, NotRecordedError without steps."""
     readers = [opened.enter_context(Reader(path)) for path in files_of(source)]
     for reader in readers:
         reader.require_steps()
+        if not len(reader.steps):
+            raise NotRecordedError(f"{reader.path} has no complete step: record one")
     return readers
 
 

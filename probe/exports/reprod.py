@@ -11,6 +11,7 @@ import numpy as np
 from probe.checkpoints.writing import written_whole
 from probe.compat.reprod_log import ReprodDiffHelper, ReprodLogger
 from probe.compat.reprod_log.compare import Difference
+from probe.errors import NotRecordedError
 from probe.ranks.opening import open_reader
 from probe.records import Role
 from probe.store.reading.reader import Reader
@@ -58,6 +59,8 @@ def export_reprod(
 def _arrays(reader: Reader) -> dict[str, Named]:
     """Return the arrays of each point."""
     reader.require_steps()
+    if not len(reader.steps):
+        raise NotRecordedError(f"{reader.path} has no complete step: record one")
     steps = [reader.scalars_of(step) for step in reader.steps["step"].tolist()]
     losses = [np.array([each["loss"]]) for each in steps if "loss" in each]
     metrics = [{name: np.array([each[name]]) for name in each if name not in _NO_METRICS} for each in steps]

@@ -14,7 +14,7 @@ def begins_of(slot: str, shape: tuple[int, ...], read: Callable[[], np.ndarray |
     """Return at which tokens documents begin, counted over all samples, as an input of a model tells it; None if it tells nothing."""
     name = slot.casefold()
     values = read() if any(word in name for word in ("position", "cu_seq", "mask")) else None
-    if values is None:
+    if values is None or not values.size or values.size != np.prod(shape) or values.dtype.kind == "c":
         return None
     if "cu_seq" in name and len(shape) == 1 and len(values) > 1 and values[0] == 0 and (np.diff(values) > 0).all():
         return tuple(values[:-1].tolist())

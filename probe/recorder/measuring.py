@@ -53,7 +53,7 @@ _NEW = {Role.PARAM: (Phase.FORWARD,), Role.PARAM_GRAD: (Phase.GRADIENT,)}
 
 
 class Tokens:
-    """Cuts tensors to a range of tokens, along the first axis that is as long as the model's ids.
+    """Cuts tensors to a range of tokens, along the only axis that is as long as the model's ids.
 
     ``note`` says once what is recorded otherwise.
     """
@@ -71,18 +71,19 @@ class Tokens:
     def of(
         self, tensor: Any, facts: TensorFacts, micro: int, wanted: slice, *place: Any
     ) -> tuple[Any, TensorFacts] | None:
-        """Return what was chosen of a tensor: all of it if it has no axis of tokens, None if none of them is in it."""
-        count = self.counts.get(micro, 0)
+        """Return what was chosen of a tensor: all of it if not one axis is that of tokens, None if none of them is in it."""
+        count, shape = self.counts.get(micro, 0), facts.shape
+        axes = shape if len(shape) < 2 or is_integer(facts.dtype) else shape[:-1]  # the last of floats is of features
         if not count:
             self._note("a model was given no integers, so tensors with all tokens are recorded", *place)
-        if not count or count not in facts.shape:
+        if not count or axes.count(count) != 1:
             return tensor, facts
-        axis, length = facts.shape.index(count), len(range(count)[wanted])
+        axis, length = axes.index(count), len(range(count)[wanted])
         if not length:
             return self._note(f"forwards of fewer than {wanted.start + 1} tokens are not recorded", *place)
         with self._run.adapter.quiet():
             part = tensor[(slice(None),) * axis + (wanted,)]
-        return part, facts._replace(shape=(*facts.shape[:axis], length, *facts.shape[axis + 1 :]))
+        return part, facts._replace(shape=(*shape[:axis], length, *shape[axis + 1 :]))
 
 
 class Measuring:

@@ -35,9 +35,10 @@ class Signal:
             raise ConfigError(f"signal={name!r} can't be used ({error}): take another one, or a file") from None
 
     def remove(self) -> None:
-        """Put the earlier handler back, unless somebody has set one since, which may call this one."""
-        if signals.getsignal(self._number) == self._arrived:
-            signals.signal(self._number, self._earlier)
+        """Put back an earlier handler; not over one set since or from a thread, and not none: a late signal would kill."""
+        if signals.getsignal(self._number) == self._arrived and self._earlier != signals.SIG_DFL:
+            with contextlib.suppress(ValueError):
+                signals.signal(self._number, self._earlier)
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -54,7 +55,7 @@ class Armed:
     ) -> None:  # fmt: skip
         adapter = adapter_for(models[0])
         self._models, self._grad_enabled = [*map(weakref.ref, models)], lambda: adapter.context().grad_enabled
-        self._path, self._options, self._signal, self._file = path, options, signal, file
+        self._path, self._options, self.signal, self._file = path, options, signal, file
         self._when, self._forwards = when, forwards
         self._target: Path | None = None
         """the file of the last recording"""
@@ -78,9 +79,9 @@ class Armed:
         """Wait no longer; a recording that began here ends."""
         while self._removals:
             self._removals.pop()()
-        if self._signal is not None:
-            self._signal.remove()
         self._end_if(True)
+        if self.signal is not None:
+            self.signal.remove()
 
     def _enter(self, model: weakref.ref[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look whether to begin or to end, before a model runs."""
@@ -108,12 +109,12 @@ class Armed:
         self._trains, self._is_between = True, self._is_between or not self._steps_itself
 
     def _look(self, is_wanted: bool) -> None:
-        count = 0 if self._signal is None else self._signal.count
+        count = 0 if self.signal is None else self.signal.count
         is_asked, self._seen = count != self._seen, count
         is_there = self._file is not None and self._file.exists()
         if self._recorder() is not None:
             self._end_if(is_asked or (self._is_spent and self._file is not None and not is_there))
-        elif is_asked or (not self._is_spent and (is_there or (self._signal is self._file is None and is_wanted))):
+        elif is_asked or (not self._is_spent and (is_there or (self.signal is self._file is None and is_wanted))):
             self._is_spent = not is_asked
             self._begin()
         self._is_spent = self._is_spent and (is_there or self._file is None)
@@ -202,7 +203,7 @@ def arm(
     Returns
     -------
     Armed
-        its ``remove()`` takes all back
+        its ``remove()`` takes all back, but for a handler where there was none: what signals next would end the program
 
     Raises
     ------
@@ -224,7 +225,11 @@ def arm(
         raise ConfigError("probe.arm() was given an empty list; expected a module, or a list of modules")
     if when is not None and any(adapter_for(each).framework != "torch" for each in models):
         raise ConfigError("when= needs PyTorch: elsewhere take signal= or file=")
-    counted = signal if signal is None or isinstance(signal, Signal) else Signal(signal)
     # the program may change its folder
     places = [None if each is None else Path(each).absolute() for each in (path, file)]
-    return Armed(models, places[0], options, counted, places[1], when, forwards or 0)
+    armed = Armed(models, places[0], options, None, places[1], when, forwards or 0)
+    with contextlib.ExitStack() as undo:  # what raises leaves neither hooks nor a handler
+        undo.callback(armed.remove)
+        armed.signal = signal if signal is None or isinstance(signal, Signal) else Signal(signal)
+        undo.pop_all()
+    return armed

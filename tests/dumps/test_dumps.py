@@ -367,9 +367,12 @@ def test_files_of_many_tensors(suffix: str, tmp_path: Path) -> None:
 
 
 def test_float8_keeps_its_name(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.linspace(-3, 3, 5).astype(ml_dtypes.float8_e4m3fn))
-    found = read(tmp_path).one(path="a")
+    np.save(tmp_path / "a.float8_e4m3fn.npy", np.linspace(-3, 3, 5).astype(ml_dtypes.float8_e4m3fn))
+    found = read(tmp_path).one(role="output")
     assert found.dtype == "float8_e4m3fn" and float(found.values.max()) == 3.0
+    np.save(tmp_path / "b.npy", np.ones(3).astype(ml_dtypes.float8_e4m3fnuz))
+    with pytest.raises(FormatError, match=r"\|V1, no numbers"):
+        read(tmp_path / "b.npy")
 
 
 @pytest.mark.parametrize("name", ["a", "Mul.a.0.0.1795895165825345.output.0.DefaultFormat.BFloat16"])

@@ -177,6 +177,18 @@ def test_other_frameworks_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists() and not [*tmp_path.glob(".*")]
 
 
+def test_weights_without_values_tell_no_update(tmp_path: Path) -> None:
+    first = of_torch(record(tmp_path / "a.h5", steps=2, config={"task": "tensor", "tensors": ["layers.0"]}))
+    export_msprobe(first, tmp_path / "b")
+    assert probe.compare(first, tmp_path / "b").first_divergence is None
+
+
+def test_without_a_complete_step_nothing_is_exported(tmp_path: Path) -> None:
+    a = str(of_torch(side(tmp_path / "a.h5", steps=0)))
+    for given in (["msprobe", a], ["npy", a], ["reprod", a, a]):
+        assert "a.h5 has no complete step: record one" in run("export", *given, "-o", str(tmp_path / "x")).stderr
+
+
 # ---- Named tensors
 
 

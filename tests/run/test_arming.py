@@ -13,7 +13,7 @@ import pytest
 
 import probe
 from probe import session
-from probe.errors import ConfigError, ProbeWarning, StoreError
+from probe.errors import ConfigError, ProbeError, ProbeWarning, StoreError
 from probe.testing import Recording, sample
 from tests.recorder.long_runs import Net, alone  # noqa: F401
 from tests.toy import nn
@@ -138,8 +138,11 @@ def test_no_file_is_overwritten_and_what_the_program_records_is_left_alone() -> 
     program = Program()
     armed = probe.arm(program.net, "a.h5", file=ON, forwards=1)
     ON.touch()
+    with pytest.raises(ValueError):
+        program.net(Tensor(sample((5, 7), 1)))
+    assert session.is_recording()  # what raised is not counted
     program.infer()
-    assert files() == ["a-2.h5", "a.h5"] and Path("a.h5").read_text() == "there"
+    assert not session.is_recording() and files() == ["a-2.h5", "a.h5"] and Path("a.h5").read_text() == "there"
     ON.unlink()
     program.infer()
     probe.start(program.net, "own.h5")
@@ -180,6 +183,25 @@ def test_what_makes_no_sense_is_said_at_once(error: Any, options: dict[str, Any]
 def test_a_signal_is_for_the_main_thread() -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match="main thread"):
         pool.submit(probe.arm, Net(), "a.h5", signal="SIGUSR2").result()
+
+
+def test_another_thread_may_remove_and_no_late_signal_ends_the_program() -> None:
+    program, before = Program(), signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    try:
+        armed = probe.arm(program.net, "a.h5", signal="USR2")
+        kill()
+        program.infer()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(armed.remove).result()
+        assert not session.is_recording()
+        kill()
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        for model, name in ((3, "USR2"), (program.net, "SIGKILL")):
+            with pytest.raises(ProbeError):
+                probe.arm(model, "b.h5", signal=name)
+        assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL and not len(program.net.pre_hooks)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 @pytest.mark.parametrize("named", [True, False])

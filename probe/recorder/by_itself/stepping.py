@@ -94,7 +94,7 @@ class Stepping:
     def after_call(self, output: object, raised: bool) -> None:
         """Look at what a model returned."""
         self._returned(output, raised)
-        if not self._calls.stack:
+        if not raised and not self._calls.stack:
             self.forwarded()
 
     @guarded

@@ -134,6 +134,14 @@ def test_a_situation_is_said_and_its_neighbour_is_not(name: str, tmp_path: Path)
     assert codes(record(tmp_path / "beside.h5", **beside)) == []
 
 
+def test_damaged_ids_are_as_if_they_were_not_recorded(tmp_path: Path) -> None:
+    ids, path = drawn(2, 4096), tmp_path / "a.h5"
+    raw = bytearray(record(path, input_ids=ids, labels=ids, steps=1).read_bytes())
+    raw[raw.index(ids.numpy().tobytes()[:64])] ^= 255
+    path.write_bytes(raw)
+    assert codes(path) == ["one-step"]
+
+
 def test_each_check_has_a_situation() -> None:
     assert set(CHECKS) <= set(SITUATIONS)
 

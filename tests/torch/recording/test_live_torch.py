@@ -98,3 +98,11 @@ def test_forwards_that_have_none_of_them_are_said() -> None:
     with pytest.warns(match="fewer than 9 tokens are not recorded"):
         run = record(Model(), "a.h5", ids(3), tokens="8:")
     assert not run.find(role="output") and run.find(role="param")
+
+
+@pytest.mark.parametrize("shape, cut", [((2, 8), (2, 8)), ((2, 8), (2, 3, 8)), ((4, 4), (4, 4, 8))])
+def test_neither_features_nor_samples_are_taken_for_tokens(shape, cut) -> None:
+    model = Model()
+    model.embed.register_forward_hook(lambda module, args, out: out.mean(1) if len(cut) < 3 else out)
+    run = record(model, "a.h5", ids(16).reshape(shape), trains=False, tokens=":3")
+    assert run.one(path="embed", role="output").shape == cut
