@@ -192,8 +192,7 @@ def _compare(
     notes = [*unused_dims(a, b, dict(matching.dims)), *guards.notes, *matching.notes, *orders, *guards.reasons]
     tally = Tally((a, b), matching)
     doubts = Doubts(tally, (summary_of(a, tally.trees[0]), summary_of(b, tally.trees[1])), notes, list(guards.reasons))
-    found: list[Divergence] = []
-    unshown: list[Divergence] = []
+    found, unshown = list[Divergence](), list[Divergence]()
     before: Before | None = None
     done: list[tuple[int, int]] = []
     for number in steps:

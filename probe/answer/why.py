@@ -11,7 +11,7 @@ from probe.notes import named
 
 LEFT = {
     "moved-border": "It differs, and all that is made of it agrees: the two sides write it otherwise, and take that back behind it.",
-    "rows-without-loss": "It differs only in rows that the loss does not reach, such as padding or the last token.",
+    "rows-without-loss": "Only rows that no loss reaches differ.",
     "other-size": "The two sizes differ; what is made of the two is judged.",
     "label-inputs": "The model is given it and shows it in its loss alone, as labels: the loss decides.",
     "no-limit": "What it is made of is so far off that any tensor of that size would pass.",
