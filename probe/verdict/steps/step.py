@@ -66,7 +66,7 @@ class Step:
         for slot in many.beside.keys() & few.beside.keys():
             parts, wholes, count = many.values[0, slot], few.values[0, slot], self.batches.joined
             if len(parts) == count * len(wholes):
-                whole = join_batch(parts[:: len(wholes)], wholes[:1], Role.VALUE, self.batches.order)
+                whole = join_batch(parts[:count], wholes[:1], Role.VALUE, self.batches.order)
                 many.beside[slot] = many.beside[slot][0], whole
 
     @property
