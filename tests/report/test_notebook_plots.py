@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from matplotlib import patches
-from matplotlib import pyplot as plt
-from matplotlib.colors import LogNorm, to_rgba
 
 matplotlib = pytest.importorskip("matplotlib")
+
+from matplotlib import patches  # noqa: E402
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.colors import LogNorm, to_rgba  # noqa: E402
 
 import probe  # noqa: E402
 from probe.answer.comparison import Comparison  # noqa: E402
