@@ -47,14 +47,19 @@ def is_msprobe(source: Path, files: list[str]) -> bool:
     return any(_PLACE.fullmatch(name) for name in files)
 
 
-def read_msprobe(source: Path, files: list[str], pattern: str | None) -> Iterator[Dump]:
-    """Yield the dump of each rank; its steps raise FormatError where several processes without ranks dumped them."""
+def by_place(source: Path, files: list[str], form: re.Pattern[str]) -> list[tuple[int, dict[int, list[Path]]]]:
+    """Return ranks with their files by step, as the folders around them say."""
     found: dict[int, dict[int, list[Path]]] = defaultdict(lambda: defaultdict(list))
-    for path in [source / name if source.is_dir() else source for name in files if _PLACE.fullmatch(name)]:
-        place = _PLACE.fullmatch("/".join(path.absolute().parts[-3:])) or _PLACE.fullmatch(path.name)
+    for path in [source / name if source.is_dir() else source for name in files if form.fullmatch(name)]:
+        place = form.fullmatch("/".join(path.absolute().parts[-3:])) or form.fullmatch(path.name)
         assert place is not None
         found[int(place["rank"] or 0)][int(place["step"] or 0)].append(path)
-    for rank, steps in sorted(found.items()):
+    return sorted(found.items())
+
+
+def read_msprobe(source: Path, files: list[str], pattern: str | None) -> Iterator[Dump]:
+    """Yield the dump of each rank; its steps raise FormatError where several processes without ranks dumped them."""
+    for rank, steps in by_place(source, files, _PLACE):
         said = json_of(first := next(iter(steps.values()))[0])
         framework = _FRAMEWORKS.get(str(said.get("framework")), "torch")
         lacks = () if (first.parent / "construct.json").is_file() else ("which call lies in which",)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from probe.damage import Damaged, parsed, reading
 from probe.dumps.files import text_of
-from probe.dumps.msprobe import read_calls
+from probe.dumps.msprobe import by_place, read_calls
 from probe.dumps.seen import Dump, Step
 from probe.errors import FormatError
 
@@ -36,14 +35,10 @@ def is_ptdbg(source: Path, files: list[str]) -> bool:
 
 def read_ptdbg(source: Path, files: list[str], pattern: str | None) -> Iterator[Dump]:
     """Yield the dump of each rank; where there is one, it is 0: on a CPU the folder has the number of the process."""
-    found: dict[int, dict[int, list[Path]]] = defaultdict(lambda: defaultdict(list))
-    for path in [source / name if source.is_dir() else source for name in files if _PLACE.fullmatch(name)]:
-        place = _PLACE.fullmatch("/".join(path.absolute().parts[-3:])) or _PLACE.fullmatch(path.name)
-        assert place is not None
-        found[int(place["rank"] or 0)][int(place["step"] or 0)].append(path)
-    for rank, steps in sorted(found.items()):
+    places = by_place(source, files, _PLACE)
+    for rank, steps in places:
         lacks = "which call lies in which, and modules but those of module_dump"
-        yield Dump("torch", sorted(steps), functools.partial(_step, steps), rank if len(found) > 1 else 0, (lacks,))
+        yield Dump("torch", sorted(steps), functools.partial(_step, steps), rank if len(places) > 1 else 0, (lacks,))
 
 
 def _step(steps: Mapping[int, list[Path]], number: int) -> Step:
