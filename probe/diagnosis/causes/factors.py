@@ -15,7 +15,7 @@ from probe.records import Phase, Role
 
 _FACTOR = 1e-3
 """a factor is a known number if it is one up to this, or up to the noise"""
-_PARALLEL = 0.98
+_PARALLEL = 0.995
 _BESIDE = 1e-2
 """share of the difference of two sketches up to which it has no other direction than theirs"""
 _DROPOUTS = (0.05, 0.1, 0.15, 0.2, 0.3)
