@@ -15,7 +15,8 @@ from probe.records import Phase, Role
 
 _FACTOR = 1e-3
 """a factor is a known number if it is one up to this, or up to the noise"""
-_PARALLEL = 0.995
+_PARALLEL, _ESTIMATED = 0.995, 0.98
+"""least cosine of an error and of B with A, from values and from sketches"""
 _BESIDE = 1e-2
 """share of the difference of two sketches up to which it has no other direction than theirs"""
 _DROPOUTS = (0.05, 0.1, 0.15, 0.2, 0.3)
@@ -76,7 +77,9 @@ def uniform(evidence: Evidence, of: str = "") -> Found | None:
     found, metrics = factor_of(evidence), evidence.metrics
     if found is None:
         # what is much smaller errs parallel to A
-        is_parallel = min(abs(metrics.coherence), abs(metrics.cosine)) > _PARALLEL
+        is_parallel = min(abs(metrics.coherence), abs(metrics.cosine)) > (
+            _ESTIMATED if metrics.estimated else _PARALLEL
+        )
         if not metrics.norm_a or evidence.role is Role.VALUE or not is_parallel:
             return None
         found = math.copysign(metrics.norm_ratio, metrics.cosine), False
