@@ -83,6 +83,13 @@ def test_weights_that_were_16_bits_before_are_right_as_such(tmp_path: Path) -> N
     assert found.status is Status.CLEAN
 
 
+@pytest.mark.parametrize("third", ["before", "base"])
+def test_a_multiple_is_told_of_the_weights_that_were_given(tmp_path: Path, third: str) -> None:
+    found = held(tmp_path, tuned(2), A, **{third: saved(tmp_path / "third.safetensors", BASE)})
+    (said,) = [note for note in found.found if note.code == "weights-multiple"]
+    assert f"B = {third} + 2 · (A − {third})" in str(said)
+
+
 def test_a_row_that_an_update_missed_is_found_though_the_factor_is_one(tmp_path: Path) -> None:
     wrong = {**A, UP: np.concatenate([BASE[UP][:1], A[UP][1:]])}
     found = held(tmp_path, wrong, A, base=saved(tmp_path / "base.safetensors", BASE))

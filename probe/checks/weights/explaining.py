@@ -121,7 +121,8 @@ def multiple(held: Held) -> Facts | None:
     is_one = abs(k - 1) <= max(error, NEAR)  # then B's are A's weights, and nothing else may differ
     if left > (0.0 if is_one else _UNEXPLAINED * math.sqrt(sums[1])) + 2 * rounding:
         return None
-    return {"k": k, "is_one": is_one, "is_none": abs(k) <= max(error, NEAR), **_whole(k, error)}
+    of = "before" if held.base is None else "base"
+    return {"of": of, "k": k, "is_one": is_one, "is_none": abs(k) <= max(error, NEAR), **_whole(k, error)}
 
 
 def _whole(k: float, error: float) -> Facts:
