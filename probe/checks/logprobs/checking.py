@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.checks.logprobs.forms import ATOL, forms_of, is_noise
+from probe.checks.logprobs.forms import ATOL, COOLEST, forms_of, is_left, is_noise
 from probe.checks.logprobs.pairing import Pairs, side_by_side
 from probe.checks.logprobs.reading import ROLES, TABLE, sequences_of
-from probe.checks.outcome import CheckResult, Line, State, fault, fine
+from probe.checks.outcome import CheckResult, Line, State, fault, fine, unchecked
 from probe.errors import ConfigError
 
 BOUNDS = (0.1, 0.5, 1.0)
@@ -99,8 +99,12 @@ def check_logprobs(
     beyond = np.abs(rest.d) > atol
     if rest.a.size:
         facts = {"count": rest.a.size, "share": float(beyond.mean()), "atol": atol, "mean": float(np.abs(rest.d).mean()), "centre": float(np.median(rest.d))}  # fmt: skip
-        agree = is_noise(rest.d, atol)
-        lines.append(fine(_TOPIC, "logprobs-agree", **facts) if agree else fault(_TOPIC, "logprobs-apart", **facts))
+        if is_noise(rest.d, atol):
+            lines.append(fine(_TOPIC, "logprobs-agree", **facts))
+        elif is_left(rest.d, atol) and not found:
+            lines.append(unchecked(_TOPIC, "logprobs-undecided", coolest=COOLEST, **facts))
+        else:
+            lines.append(fault(_TOPIC, "logprobs-apart", **facts))
     return LogProbs(
         files, tuple(lines), min(len(mine), len(theirs)), int(pairs.a.size), found[-1][0].removeprefix(_CODE) if found else "",
         _measures(rest), {f"{bound:g}": float((np.abs(rest.d) > bound).mean()) for bound in bounds if rest.a.size},

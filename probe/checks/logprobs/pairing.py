@@ -35,6 +35,8 @@ class Pairs:
     """how many documents of the row, or turns that do not count, came before"""
     since: np.ndarray
     """tokens behind the beginning of its document, or turn"""
+    is_shared: np.ndarray
+    """whether its sequence begins as an earlier one does, for a block of a cache or more"""
 
     @property
     def d(self) -> np.ndarray:
@@ -64,6 +66,7 @@ def side_by_side(a: Sequence[Tokens], b: Sequence[Tokens]) -> tuple[Pairs, list[
     pairs = [_placed(x, y) for x, y in _in_order(a, b)]
     columns: list[list[np.ndarray]] = [[] for _ in Pairs.__dataclass_fields__]
     found = []
+    heads: set[bytes] = set()
     for row, (x, y) in enumerate(pairs):
         low, high = max(_start(x), _start(y)), min(_start(x) + len(x.ids), _start(y) + len(y.ids))
         ours, theirs = _cut(x, low, high), _cut(y, low, high)
@@ -75,7 +78,9 @@ def side_by_side(a: Sequence[Tokens], b: Sequence[Tokens]) -> tuple[Pairs, list[
         begins = np.isin(at, [*x.borders, *y.borders]) | (counts & ~np.roll(counts, 1) & (at > low))
         since = at - np.maximum.accumulate(np.where(begins, at, low)) if same else at
         document = np.cumsum(begins) - (np.cumsum(begins)[counts][0] if counts.any() else 0)
-        values = (np.full(same, row), np.cumsum(counts) - 1, at, ours.ids[:same], ours.logprobs[:same], theirs.logprobs[:same], document, since)  # fmt: skip
+        shared = np.full(same, (head := x.head or y.head) in heads)
+        heads |= {head} - {b""}
+        values = (np.full(same, row), np.cumsum(counts) - 1, at, ours.ids[:same], ours.logprobs[:same], theirs.logprobs[:same], document, since, shared)  # fmt: skip
         for column, value in zip(columns, values, strict=True):
             column.append(value[counts])
     lines = [fault("number of sequences", "logprobs-sequences-missing", a=len(a), b=len(b))] if len(a) != len(b) else []

@@ -21,6 +21,8 @@ from probe.records import Role
 TABLE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"))
 ROLES = ("trainer", "engine")
 """whose log-probabilities A's and B's are, where a file has both"""
+HEAD = 16
+"""ids of the shortest block of a prefix cache"""
 _BORDERS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "positions": lambda values: np.flatnonzero(np.diff(values) <= 0) + 1,
     "documents": lambda values: np.flatnonzero(np.diff(values)) + 1,
@@ -41,6 +43,8 @@ class Tokens:
     borders: tuple[int, ...]
     """positions at which documents begin"""
     has_mask: bool
+    head: bytes
+    """its first `HEAD` ids, prompt and all; nothing where it is shorter, or not known"""
 
 
 def sequences_of(path: str | Path, role: str) -> list[Tokens]:
@@ -183,12 +187,14 @@ def _one(given: Mapping[str, Any], where: str) -> Tokens:
         counts[left] = False  # nothing comes before the first token
     use = first + np.flatnonzero(kept[first:])
     used = slice(int(use[0]), int(use[-1]) + 1) if len(use) else slice(first, first)
-    before = 0 if is_whole else _before(given, lengths, attention, size)
+    prompt = np.zeros(0, np.int64) if is_whole else _prompt(given, attention, size)
+    before = lengths.get("prompt_length") if prompt is None else len(prompt)
+    head = ids[:0] if prompt is None else np.append(prompt, ids[kept])[:HEAD]
     borders = [_BORDERS[name](np.asarray(given[name]).reshape(-1)) for name in _BORDERS if name in given]
     part = slice(used.start - first, used.stop - first)
     return Tokens(
         ids[used], logprobs[part], (counts & kept[first:])[part], None if before is None else before + used.start - left,
-        tuple(int(at) - left for each in borders for at in each if 0 < at - left < size), has_mask,
+        tuple(int(at) - left for each in borders for at in each if 0 < at - left < size), has_mask, head.tobytes() if len(head) == HEAD else b"",
     )  # fmt: skip
 
 
@@ -203,13 +209,13 @@ def _counts(given: Mapping[str, Any], lengths: Mapping[str, int], count: int) ->
     return np.arange(count) >= count - min(lengths.get("response_length", behind), count), False
 
 
-def _before(given: Mapping[str, Any], lengths: Mapping[str, int], attention: np.ndarray, size: int) -> int | None:
-    """Return how many tokens stand before a response; None where that is not known."""
+def _prompt(given: Mapping[str, Any], attention: np.ndarray, size: int) -> np.ndarray | None:
+    """Return the ids before a response, without padding; None where they are not known."""
     if "prompt" not in given:
-        return lengths.get("prompt_length")
-    prompt = len(given["prompt"])
-    own = np.asarray(given.get("prompt_attention", attention if len(attention) == prompt + size else ())).reshape(-1)
-    return int((own[:prompt] != 0).sum()) if len(own) else prompt
+        return None
+    prompt = np.asarray(given["prompt"], np.int64).reshape(-1)
+    own = np.asarray(given.get("prompt_attention", attention if len(attention) == len(prompt) + size else ())).reshape(-1)
+    return prompt[own[: len(prompt)] != 0] if len(own) else prompt
 
 
 def _number(value: Any, token: int) -> float:
