@@ -54,8 +54,8 @@ _BY_CHANCE, _HARDLY = 10.0, 0.05
 """tokens whose probabilities are above 1 together by chance, and the share of these that other tokens may have"""
 _ASIDE, _APART, _Z = 0.7, 0.15, 5.0
 """what differences have in one direction, more than in the other; what ranks of two kinds of tokens are apart; standard errors"""
-_KEPT, _SUREST = 2.0**-6, 0.25
-"""magnitude of what 16 bits do not make 0; by how much the ranks of a part's probabilities are above the others'"""
+_SUREST = 0.25
+"""by how much the ranks of a part's probabilities are above the others'"""
 _STEPS, _ASKED = (1, -1, 2, -2), 8
 """places that tokens are moved by, and sequences that are looked for elsewhere"""
 _CLEAR = 2.0
@@ -113,7 +113,7 @@ def _zeros(pairs: Pairs, atol: float) -> tuple[str, np.ndarray, bool]:
     """Return the side that has zeros where the other has none, which these are, and whether they are the tokens that the other side is surest of."""
     for side, own, other in (("B", pairs.b, pairs.a), ("A", pairs.a, pairs.b)):
         zero = own == 0
-        if (zero & (other < -_KEPT)).any() and not (_dtype(own) and other[zero].min() > -atol / COOLEST):
+        if (zero & (other < -atol / COOLEST)).sum() > max(SHARE / 2 * zero.sum(), 1):
             ranks = np.argsort(np.argsort(other)) / max(other.size - 1, 1)
             return side, zero, bool((~zero).any() and ranks[zero].mean() - ranks[~zero].mean() > _SUREST)
     return "", np.zeros(0, bool), False
@@ -124,7 +124,7 @@ def filled(pairs: Pairs, atol: float) -> Facts | None:
     side, zero, is_surest = _zeros(pairs, atol)
     if not side or is_surest or one_sided(pairs.only(~zero), atol):
         return None
-    return {"side": side, **_place(pairs, zero), "which": zero} if (np.abs(pairs.d[zero]) > atol).any() else None
+    return {"side": side, **_place(pairs, zero), "which": zero}
 
 
 def _in_rows(a: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -170,7 +170,11 @@ def swapped(pairs: Pairs, atol: float) -> Facts | None:
             size = min(parts[row].size, theirs.size)
             if other != row and size >= _NEAR and is_left(pairs.b[parts[row][:size]] - pairs.a[theirs[:size]], atol):
                 found[row] = other
-    return {"rows": len(wrong), "row": wrong[0], "other": found[wrong[0]]} if wrong and len(found) == len(wrong[:_ASKED]) else None
+    return (
+        {"rows": len(wrong), "row": wrong[0], "other": found[wrong[0]]}
+        if wrong and len(found) == len(wrong[:_ASKED])
+        else None
+    )
 
 
 def _neighbours(pairs: Pairs, by: int) -> tuple[slice, slice, np.ndarray]:
@@ -185,7 +189,12 @@ def shifted(pairs: Pairs, atol: float) -> Facts | None:
     for by in _STEPS:
         x, y, same = _neighbours(pairs, by)
         apart = (pairs.b[y] - pairs.a[x])[same]
-        if apart.size >= _NEAR and not is_noise(pairs.d, atol) and float(np.median(np.abs(apart))) < own and is_left(apart, atol):
+        if (
+            apart.size >= _NEAR
+            and not is_noise(pairs.d, atol)
+            and float(np.median(np.abs(apart))) < own
+            and is_left(apart, atol)
+        ):
             return {"at": -by}
     return None
 
@@ -200,7 +209,9 @@ def other(pairs: Pairs, atol: float) -> Facts | None:
     is_other = by_chance >= _BY_CHANCE and (far & (x + y > most)).sum() <= _HARDLY * by_chance
     side = next((side for side, d in (("B", pairs.d), ("A", -pairs.d)) if (d < -atol / COOLEST).mean() <= SHARE), "")
     label = next((by for by in _STEPS if not side and _is_label(pairs, far, by)), 0)
-    return {**_place(pairs, far), "share": float(far.mean()), "side": side, "label": label} if is_other or label else None
+    return (
+        {**_place(pairs, far), "share": float(far.mean()), "side": side, "label": label} if is_other or label else None
+    )
 
 
 def _is_label(pairs: Pairs, far: np.ndarray, by: int) -> bool:
@@ -216,7 +227,9 @@ def constant(pairs: Pairs, atol: float) -> Facts | None:
     rest = pairs.d - offset
     lower, higher = (pairs.a, pairs.b) if offset > 0 else (pairs.b, pairs.a)
     sure = lower > -abs(offset) / 2
-    is_clear = abs(offset) > _CLEAR * float(np.median(np.abs(rest))) and (not sure.any() or (higher[sure] > 0).mean() > 1 / 2)
+    is_clear = abs(offset) > _CLEAR * float(np.median(np.abs(rest))) and (
+        not sure.any() or (higher[sure] > 0).mean() > 1 / 2
+    )
     return {"offset": offset} if is_clear and is_left(rest, atol) and not is_noise(pairs.d, atol) else None
 
 
@@ -264,7 +277,9 @@ def _power(a: np.ndarray, b: np.ndarray) -> float:
     sign = min(off, key=off.__getitem__)
     x, y = sides[sign]
     powers = np.geomspace(1 / 5, 5, 401)
-    wrong = [math.log(np.exp((k - 1) * x).mean()) - math.log(np.exp(np.minimum(k * x - y, _LARGE)).mean()) for k in powers]
+    wrong = [
+        math.log(np.exp((k - 1) * x).mean()) - math.log(np.exp(np.minimum(k * x - y, _LARGE)).mean()) for k in powers
+    ]
     roots = powers[np.flatnonzero(np.diff(np.sign(wrong)))]
     if off[sign] > _ERRORS or not roots.size:
         return max(float(np.polyfit(a, b, 1)[0]), _SURE)
@@ -292,13 +307,23 @@ def one_sided(pairs: Pairs, atol: float) -> Facts | None:
     found = _zeros(pairs, atol)
     for side, d, own in (("B", pairs.d, pairs.b), ("A", -pairs.d, pairs.a)):
         size = float(np.abs(d).sum())
-        is_never = (d < -atol / COOLEST).mean() <= SHARE and d.sum() > _ASIDE * size and (np.sign(d).sum()) > _Z * math.sqrt(d.size)
-        is_one = is_never and not is_noise(d, atol) and own.max() <= _KEPT
+        is_never = (
+            (d < -atol / COOLEST).mean() <= SHARE
+            and d.sum() > _ASIDE * size
+            and (np.sign(d).sum()) > _Z * math.sqrt(d.size)
+        )
+        is_one = is_never and not is_noise(d, atol) and own.max() <= atol / COOLEST
         if d.size and (is_one or (found[2] and found[0] == side)):
             both = np.exp(np.minimum(pairs.a, 0)) + np.exp(np.minimum(pairs.b, 0))
             may_be_likeliest = is_one and not found[0] and not (both[d > atol / COOLEST] > math.exp(atol)).any()
             which = {} if is_one else {"which": found[1]}
-            return {"side": side, "mean": float(d.mean()), "zeros": int((own == 0).sum()), "may_be_likeliest": may_be_likeliest, **which}
+            return {
+                "side": side,
+                "mean": float(d.mean()),
+                "zeros": int((own == 0).sum()),
+                "may_be_likeliest": may_be_likeliest,
+                **which,
+            }
     return None
 
 
@@ -348,7 +373,10 @@ def begins(pairs: Pairs, atol: float) -> Facts | None:
         return None
     before, after = float(size[:cut].mean()), float(size[cut:].mean())
     step = _likelihood(size, np.append(np.full(cut, before), _line(at[cut:], size[cut:])))
-    if after < _JUMP * before or step < _likelihood(size, _line(at, size)) + math.log(size.size) / 2:
+    if (
+        min(after / before, _rise(pairs, int(at[cut]), int(at[cut]))) < _JUMP
+        or step < _likelihood(size, _line(at, size)) + math.log(size.size) / 2
+    ):
         return None
     return {"position": int(at[cut]), "tile": tile, "before": before, "after": after}
 
@@ -360,7 +388,15 @@ def grows(pairs: Pairs, atol: float) -> Facts | None:
         return None
     line = _line(at, size)
     gain = _likelihood(size, line) - _likelihood(size, np.full(size.size, size.mean()))
-    return {"first": float(line[0]), "end": float(line[-1])} if gain > _GAIN and line[-1] > 2 * line[0] else None
+    thirds = (int(each) for each in np.quantile(at, (1 / 3, 2 / 3)))
+    is_it = gain > _GAIN and line[-1] > 2 * line[0] and _rise(pairs, *thirds) > _JUMP
+    return {"first": float(line[0]), "end": float(line[-1])} if is_it else None
+
+
+def _rise(pairs: Pairs, end: int, start: int) -> float:
+    """Return how many times larger differences are from a position on than before another: noise need not be less of tokens that are sure."""
+    size = np.abs(pairs.d)
+    return float(size[pairs.position >= start].mean() / (size[pairs.position < end].mean() + _TINY))
 
 
 def _magnitudes(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
@@ -428,7 +464,14 @@ def grid(pairs: Pairs, atol: float) -> Facts | None:
 def _dtype(values: np.ndarray) -> str:
     """Return the dtype of 16 bits that all values are numbers of, or nothing."""
     with np.errstate(over="ignore"):
-        return next((each.name for each in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)) if (values == values.astype(each).astype(np.float64)).all()), "")
+        return next(
+            (
+                each.name
+                for each in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
+                if (values == values.astype(each).astype(np.float64)).all()
+            ),
+            "",
+        )
 
 
 def some(pairs: Pairs, atol: float) -> Facts | None:
@@ -445,7 +488,15 @@ def wide(pairs: Pairs, atol: float) -> Facts | None:
         return None
     alike = float(np.corrcoef(pairs.a, pairs.b)[0, 1]) if np.ptp(pairs.a) * np.ptp(pairs.b) else 0.0
     above = float((pairs.d > 0).mean())
-    return {"mean": float(np.abs(pairs.d).mean()), "alike": alike, "above": above, "is_weights": alike > 1 / 2 and abs(above - 1 / 2) < 0.4}
+    explained = float(np.corrcoef(pairs.a, pairs.d)[0, 1]) ** 2 if alike else 0.0
+    is_weights = alike > 1 / 2 and explained < _EXPLAINED / 2 and abs(above - 1 / 2) < _EXPLAINED
+    return {
+        "mean": float(np.abs(pairs.d).mean()),
+        "alike": alike,
+        "above": above,
+        "explained": explained,
+        "is_weights": is_weights,
+    }
 
 
 def single(pairs: Pairs, atol: float) -> Facts | None:

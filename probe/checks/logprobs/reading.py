@@ -214,7 +214,9 @@ def _prompt(given: Mapping[str, Any], attention: np.ndarray, size: int) -> np.nd
     if "prompt" not in given:
         return None
     prompt = np.asarray(given["prompt"], np.int64).reshape(-1)
-    own = np.asarray(given.get("prompt_attention", attention if len(attention) == len(prompt) + size else ())).reshape(-1)
+    own = np.asarray(given.get("prompt_attention", attention if len(attention) == len(prompt) + size else ())).reshape(
+        -1
+    )
     return prompt[own[: len(prompt)] != 0] if len(own) else prompt
 
 
