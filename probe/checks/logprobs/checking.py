@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.checks.logprobs.forms import ATOL, COOLEST, forms_of, is_left, is_noise
+from probe.checks.logprobs.forms import ATOL, BOUND, forms_of, is_left, is_noise
 from probe.checks.logprobs.pairing import Pairs, side_by_side
 from probe.checks.logprobs.reading import ROLES, TABLE, sequences_of
 from probe.checks.outcome import CheckResult, Line, State, fault, fine, unchecked
@@ -95,18 +95,18 @@ def check_logprobs(
     if output is not None:
         _written(pairs, output)
     found, rest = forms_of(pairs, atol)
-    lines += [fault(_FORM, code, **facts) for code, facts in found]
+    lines += [fault(_FORM, _CODE + form, **facts) for form, facts in found]
     beyond = np.abs(rest.d) > atol
     if rest.a.size:
         facts = {"count": rest.a.size, "share": float(beyond.mean()), "atol": atol, "mean": float(np.abs(rest.d).mean()), "centre": float(np.median(rest.d))}  # fmt: skip
         if is_noise(rest.d, atol):
             lines.append(fine(_TOPIC, "logprobs-agree", **facts))
         elif is_left(rest.d, atol) and not found:
-            lines.append(unchecked(_TOPIC, "logprobs-undecided", coolest=COOLEST, **facts))
+            lines.append(unchecked(_TOPIC, "logprobs-undecided", coolest=BOUND.coolest, **facts))
         else:
             lines.append(fault(_TOPIC, "logprobs-apart", **facts))
     return LogProbs(
-        files, tuple(lines), min(len(mine), len(theirs)), int(pairs.a.size), found[-1][0].removeprefix(_CODE) if found else "",
+        files, tuple(lines), min(len(mine), len(theirs)), int(pairs.a.size), found[-1][0] if found else "",
         _measures(rest), {f"{bound:g}": float((np.abs(rest.d) > bound).mean()) for bound in bounds if rest.a.size},
         _place(rest, int(beyond.argmax())) if beyond.any() else None, _place(rest, int(np.abs(rest.d).argmax())) if rest.a.size else None,
         tuple(_next(lines)),
