@@ -227,10 +227,11 @@ def one_sided(pairs: Pairs, atol: float) -> Facts | None:
     for side, own, other in _sides(pairs):
         d, loose = own - other, atol / BOUND.coolest
         is_never = (d < -loose).mean() <= BOUND.share and np.sign(d).sum() > BOUND.z * math.sqrt(d.size)
-        is_one = is_never and d.sum() > BOUND.aside * np.abs(d).sum() and own.max() <= loose and not is_noise(d, atol)
+        is_one = is_never and d.sum() > BOUND.aside * np.abs(d).sum() and own.max() <= loose
+        is_one = bool(is_one and d.mean() > BOUND.centre * atol)
         if is_one or (is_surest and zeros == side):
             sums = (np.exp(own) + np.exp(other))[d > loose]
-            is_open = is_one and not zeros and bool(sums.max(initial=0) < math.exp(atol))
+            is_open = is_one and bool((d > 1).mean() > BOUND.share and sums.max() < math.exp(atol))
             facts = {"side": side, "mean": float(d.mean()), "zeros": int((own == 0).sum()), "may_be_likeliest": is_open}
             return facts if is_one else {**facts, "which": zero}
     return None
