@@ -107,7 +107,7 @@ class Routing:
             run.note(f"{run.name_of(mine)} routed by itself: {self._path} has no choices of step {call.step}", mine)
 
     def _before(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if operation.name == "topk":
+        if operation.name == "topk" and kwargs.get("out") is None:  # the router reads what it passed as out
             self._here.scores = args[0] if args else kwargs.get("input", kwargs.get("x"))
 
     def _after(self, output: Any, raised: bool) -> Any:
