@@ -52,10 +52,7 @@ def parsed(text: str) -> Any:
 def normalised(row: Setting, value: Any, dialect: Dialect | None = None) -> Any:
     """Return a value as values of a setting are compared; None where it says nothing.
 
-    Raises
-    ------
-    Unreadable
-        it is none of the setting's kind
+    Raises Unreadable where it is none of the setting's kind.
     """
     if isinstance(value, str) and value.strip().lower() in _NOTHING and row.kind is not Kind.CHOICE:
         value = None
@@ -134,10 +131,7 @@ def alike(a: Any, b: Any, slack: float = 0.0) -> bool:
 def made(action: str, value: Any) -> Any:
     """Return what a name's ending makes of a value; `MISSING` where it then says nothing.
 
-    Raises
-    ------
-    Unreadable
-        the ending is for other values
+    Raises Unreadable where the ending is for other values.
     """
     name, _, argument = action.partition(":")
     try:
