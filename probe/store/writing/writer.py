@@ -183,16 +183,9 @@ class Writer:
     def add_record(self, head: tuple[Any, ...], stats: bytes, tensor: int, is_sketched: bool = True) -> None:
         """Append a record.
 
-        Parameters
-        ----------
-        head
-            its columns before the statistics, see `schema.RECORDS`
-        stats
-            as `probe.numbers.packed.pack` returns them
-        tensor
-            the id of its values, −1 for none
-        is_sketched
-            the sketch stands in the file; otherwise its numbers are zeros
+        ``head`` has its columns before the statistics, see `schema.RECORDS`; ``stats`` are as
+        `probe.numbers.packed.pack` returns them; ``tensor`` is the id of its values, −1 for none. With
+        ``is_sketched`` the sketch stands in the file; otherwise its numbers are zeros.
         """
         row = self._pack_row(*head, stats, tensor)
         self._records.append(row + (stats[SKETCH] if is_sketched else _NO_SKETCH))
