@@ -95,15 +95,7 @@ class TrainerRecording:
             self._rate = float(rate) if isinstance(rate, (int, float)) else None
 
     def end_step(self, loss: Any = None, factor: float = 1.0) -> None:
-        """End a step.
-
-        Parameters
-        ----------
-        loss
-            the step's loss; without it, what the model has returned
-        factor
-            by which what the model returned is multiplied
-        """
+        """End a step, with its loss; without it, with what the model has returned, multiplied by ``factor``."""
         if not self._is_mine:
             return
         returned = self._losses.take() if self._losses is not None else None

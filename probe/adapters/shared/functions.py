@@ -60,12 +60,7 @@ class Function:
 def arguments_as_json(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return arguments by name; those that are tensors, or hold some, are left out.
 
-    Parameters
-    ----------
-    names
-        of positional arguments, as far as they are known; the others are called by their place
-    args, kwargs
-        as the function is given them
+    Positional ones have ``names`` as far as they are known; the others are called by their place.
     """
     placed = {names[place] if place < len(names) else str(place): value for place, value in enumerate(args)}
     found = {name: _plain(value) for name, value in {**placed, **kwargs}.items()}
@@ -89,14 +84,8 @@ def _plain(value: object) -> object:
 class Patches:
     """Replaces functions by their names, from `enter` to `leave` of a thread; of the others it is told nothing.
 
-    A function that is called inside another one is not seen.
-
-    Parameters
-    ----------
-    places
-        owner, attribute and `Function` of each
-    before, after
-        are called around a function, as `probe.adapters.base.Adapter.on_operations` says
+    A function that is called inside another one is not seen. ``places`` are owner, attribute and `Function` of each;
+    ``before`` and ``after`` are called around a function, as `probe.adapters.base.Adapter.on_operations` says.
     """
 
     def __init__(
