@@ -162,7 +162,7 @@ def planned(
         if _kind(sides, weight) in turned and made is None:
             weight = replace(weight, layout=replace(weight.layout, axes=_REVERSED[weight.layout.axes]))  # noqa: PLW2901
         if parts is None:
-            if sides.is_left_out(weight):
+            if weight.module in sides.left_out[1]:
                 continue
             if weight.slot == COUNTER:
                 moves.append(Move(Stored(weight.names[0], np.dtype("i8"), ()), (), ()))
@@ -239,10 +239,6 @@ class Sides:
     """weights of the source in which several of the target lie"""
     left_out: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     """modules of the source, and of the target, that the mapping leaves out"""
-
-    def is_left_out(self, weight: Weight) -> bool:
-        """Return True if a weight of the target is one of those."""
-        return weight.module in self.left_out[1]
 
 
 def matched(source: Structure, target: Structure, mapping: LayerMapping, direction: Direction | None = None) -> Sides:
