@@ -135,23 +135,10 @@ def planned(
 ) -> Plan:  # fmt: skip
     """Work out how the target's weights are made.
 
-    Parameters
-    ----------
-    state
-        the tensors of the source, by name
-    sides
-        the two models
-    dtype
-        that floating-point weights are to have; None for what they have
-    allow_missing, allow_extra
-        names or globs of what the source need not have, of what the target need not take
-    left_misshapen
-        takes what is misshapen, in words; it is an error when None
-
-    Raises
-    ------
-    ConversionError
-        a tensor is missing, extra or misshapen
+    ``state`` are the tensors of the source, by name; floating-point weights are to have the ``dtype``, None for what
+    they have. ``allow_missing`` and ``allow_extra`` are names or globs of what the source need not have, of what the
+    target need not take. ``left_misshapen`` takes what is misshapen, in words; it is an error when None. Raises
+    ConversionError where a tensor is missing, extra or misshapen.
     """
     finder, target = _Finder(state, sides), sides.target
     wanted = None if dtype is None else dtype_of(dtype)

@@ -68,16 +68,9 @@ class Source(NamedTuple):
 class Half:
     """One side of a finding.
 
-    Attributes
-    ----------
-    name
-        of the parameter that it is about, in the canonical layout; of a call's tensor its slot
-    call
-        the call that it is about
-    calls
-        those of the module in training; in evaluation where nothing trains
-    roots
-        those of the whole model, with their micro-batches
+    ``name`` is that of the parameter that it is about, in the canonical layout, or the slot of a call's tensor;
+    ``call`` gives the tensors of its call. ``calls`` are those of the module in training, in evaluation where nothing
+    trains; ``roots`` those of the whole model, with their micro-batches.
     """
 
     def __init__(self, step: Step, letter: str, module: int, event: Event | None, node: Node | None) -> None:

@@ -23,18 +23,10 @@ _PROBE = str(Path(__file__).parents[2])
 
 
 class Function:
-    """A function that is called.
+    """A function that is called: how its own code calls it, and the module, or class, that the name belongs to.
 
-    Parameters
-    ----------
-    function
-        itself, whose signature is asked if it has one
-    name
-        how its own code calls it
-    where
-        what the name belongs to: a module, or a class
-    between
-        files, and folders, of the framework that lie between a function and the program that calls it
+    Its signature is asked if it has one. ``between`` are files, and folders, of the framework that lie between a
+    function and the program that calls it.
     """
 
     __slots__ = ("_between", "_names", "name", "qualified_name")

@@ -34,17 +34,8 @@ _COUNTERS = {"sketches": "n_records"}
 class Reader:
     """One recording, opened for reading; tables are read when first asked for.
 
-    Parameters
-    ----------
-    path
-        a file written by `probe.start`, which may still be being written
-
-    Raises
-    ------
-    StoreError
-        there is no such file, or it cannot be opened
-    FormatError
-        it is not a recording, or one of a newer format
+    The file was written by `probe.start`, and may still be being written. Raises StoreError where there is none, or
+    it cannot be opened, and FormatError where it is not a recording, or one of a newer format.
     """
 
     is_of_ranks: ClassVar[bool] = False

@@ -51,25 +51,9 @@ _NAMES_LIMIT = 32 << 20
 class Writer:
     """Appends one run to a new HDF5 file.
 
-    Parameters
-    ----------
-    path
-        must not exist yet
-    info
-        the attributes of the run
-    queue_bytes
-        the queue holds at most this much; who hands over more waits
-    compression
-        how large tensors are compressed
-
-    Raises
-    ------
-    ExistsError
-        the file is already there
-    StoreError
-        the file cannot be created
-    ConfigError
-        what compresses is not installed
+    ``info`` has the attributes of the run. The queue holds at most ``queue_bytes``: who hands over more waits.
+    ``compression`` is how large tensors are compressed. Raises ExistsError where the file is already there,
+    StoreError where it cannot be created, ConfigError where what compresses is not installed.
     """
 
     def __init__(
