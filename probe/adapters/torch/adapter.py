@@ -247,8 +247,10 @@ class TorchAdapter(Adapter):
 
     # Hooks
 
-    quiet, unseen, interrupted = staticmethod(Quiet), staticmethod(unseen), staticmethod(Restored.end)
-    on_any_call = staticmethod(before_any_call)
+    quiet, unseen, on_any_call = staticmethod(Quiet), staticmethod(unseen), staticmethod(before_any_call)
+
+    def interrupted(self) -> None:
+        Restored.end()
 
     def context(self) -> CallContext:
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
