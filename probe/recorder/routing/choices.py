@@ -68,10 +68,7 @@ class Choices:
     def paired(self, run: Run) -> dict[int, Router]:
         """Return the counterparts of routers in models: of equal names, or as many with weights of the same shape.
 
-        Raises
-        ------
-        ConfigError
-            there are none
+        Raises ConfigError where there are none.
         """
         by_path = {info.path: index for index, info in enumerate(run.modules)}
         named = [(by_path.get(self._router(each).path), each) for each in self.routers]

@@ -28,13 +28,7 @@ from probe.records import Phase, Role, Task
 
 
 class Routing:
-    """Gives routers the choices of another recording.
-
-    Parameters
-    ----------
-    run, calls, measuring
-        the other parts of the recorder
-    """
+    """Gives routers the choices of another recording."""
 
     def __init__(self, run: Run, calls: Calls, measuring: Measuring) -> None:
         self.run, self._calls, self._measuring = run, calls, measuring
@@ -45,12 +39,8 @@ class Routing:
     def put(self, models: Sequence[tuple[str, Any]], modules: Sequence[Hookable]) -> None:
         """Let every router of the models take what its counterpart chose.
 
-        Raises
-        ------
-        ConfigError
-            the recording lacks the choices, a router has no counterpart, or the framework does not show its functions
-        StoreError, FormatError
-            the recording cannot be read
+        Raises ConfigError where the recording lacks the choices, a router has no counterpart, or the framework does
+        not show its functions; StoreError or FormatError where the recording cannot be read.
         """
         if not self._path:
             return
