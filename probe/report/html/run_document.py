@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from probe._version import __version__
+from probe.contents.experts import loads
 from probe.records import Phase, Role
 from probe.report.graph.flow import first_micro, flow_of, recorded_step
 from probe.report.html import rows
@@ -62,6 +63,7 @@ def run_document(reader: Reader, step: int | None = None) -> dict[str, object]:
         "findings": [],
         "flow": _flow(steps[0], records, words),
         "curves": curves_of_one(reader.path),
+        "experts": {"a": [load.as_json() for load in loads(reader, [each.step for each in steps])]},
         "rules": {},
         "words": words.all,
     }  # fmt: skip
