@@ -134,7 +134,7 @@ def _of_call(seen: Seen, row: np.void, own: np.ndarray) -> Load | None:
     indices, is_map, last = as_indices(chosen), chosen.dtype == bool, chosen.shape[-1]
     k, tokens = 0 if indices is None else indices.shape[-1], chosen.size // max(last, 1)
     ids = np.nonzero(chosen.reshape(-1, last))[1] if is_map else chosen[chosen >= 0]  # below 0: dropped, or padding
-    top, config = int(ids.max(initial=-1)), int(seen.config(*EXPERTS))
+    top, config = int(ids.max(initial=0)), int(seen.config(*EXPERTS))
     known = [each for each in own if each["role"] == Role.OUTPUT and (each[_CALL] == row[_CALL])]
     known = [each for each in known if each["tensor"] >= 0 and b"float" in each["dtype"]]
     known += [beside[OWN_SCORES]] if OWN_SCORES in beside else []
@@ -148,7 +148,7 @@ def _of_call(seen: Seen, row: np.void, own: np.ndarray) -> Load | None:
         )
         wider = [x for x in (*fits, *weights) if x > top]
         width = (config if config > top else min(wider, default=0)) if last <= WIDEST else 0
-    if not max(top, 0) < width <= _MOST_EXPERTS:
+    if not top < width <= _MOST_EXPERTS:
         return None
     entropy = _entropy(reader.values(fits[width]), is_map) if width in fits else math.nan
     counts = np.bincount(ids.reshape(-1), minlength=width)
