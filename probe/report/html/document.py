@@ -138,7 +138,7 @@ class _Document:
             "mapping": beside(self.comparison, self.a, self.b),
             "serving": self.serving,
             "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, to_b),
-            "experts": {name: [load.as_json(-at * to_b) for load in loads(reader, [pair[at] for pair in steps])]
+            "experts": {name: speakable([load.as_json(-at * to_b) for load in loads(reader, [pair[at] for pair in steps])])
                         for at, (name, reader) in enumerate((("a", self.a), ("b", self.b)))},
             "rules": self._rules(),
             "words": self.words.all,
