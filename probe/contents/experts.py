@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from probe.contents.unshown import EXPERTS, TOP, Seen
+from probe.errors import ProbeError
 from probe.numbers.choices import OWN_CHOICES, OWN_SCORES, WIDEST, as_indices, is_choice
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
@@ -39,7 +40,7 @@ class Load:
     counts
         choices by expert
     tokens, k
-        how many tokens chose, and how many experts each; k is 0 if that is not known
+        how many tokens chose, and how many experts each; 0 if that is not known
     entropy
         of the router's probabilities, mean over tokens, in nats; NaN if they were not recorded
     is_own
@@ -69,7 +70,7 @@ class Load:
     def as_json(self, to_step: int = 0) -> dict[str, Any]:
         """Return all of it, its step as the other side counts it; None for what is not known."""
         said = {
-            "router": self.path, "module": self.module, "step": self.step + to_step, "experts": len(self.counts), "k": self.k or None, "tokens": self.tokens,
+            "router": self.path, "module": self.module, "step": self.step + to_step, "experts": len(self.counts), "k": self.k or None, "tokens": self.tokens or None,
             "tokens_per_expert": self.counts.tolist(), "unused": int((self.counts == 0).sum()), "max_vio": self.max_vio,
             "load_min": float(self.shares.min()), "load_max": float(self.shares.max()), "entropy": self.entropy,
             "load_entropy": _entropy(self.shares[None] / len(self.shares)), "own_choices": self.is_own,
@@ -110,7 +111,7 @@ def _chosen(seen: Seen, rows: np.ndarray) -> Iterator[Load]:
         choices = [row for row in own if row["tensor"] >= 0 and is_choice(row, own, seen.reader.shapes)]
         calls = {tuple(row[_CALL].item()): row for row in reversed(choices)}
         if calls and not seen.reader.modules[module].is_operation:
-            with contextlib.suppress(OSError):  # a FormatError: what is damaged is as if it were not recorded
+            with contextlib.suppress(ProbeError):  # what is damaged is as if it were not recorded
                 found = [_of_call(seen, row, own) for row in calls.values()]
                 known = [each for each in found if each is not None]
                 if len(known) == len(found) and len({len(each.counts) for each in known}) == 1:
@@ -134,23 +135,21 @@ def _of_call(seen: Seen, row: np.void, own: np.ndarray) -> Load | None:
     indices, is_map, last = as_indices(chosen), chosen.dtype == bool, chosen.shape[-1]
     k, tokens = 0 if indices is None else indices.shape[-1], chosen.size // max(last, 1)
     ids = np.nonzero(chosen.reshape(-1, last))[1] if is_map else chosen[chosen >= 0]  # below 0: dropped, or padding
+    outputs = own[(own["role"] == Role.OUTPUT) & (own[_CALL] == row[_CALL]) & (own["tensor"] >= 0)]
+    floats = [*(each for each in outputs if b"float" in each["dtype"]), *(beside[x] for x in beside if x == OWN_SCORES)]
+    sizes = [(reader.shapes[each["shape"]], int(each["tensor"])) for each in floats]
+    scores = {x[-1]: at for x, at in reversed(sizes) if math.prod(x[:-1]) == tokens and (is_map or x != chosen.shape)}
     top, config = int(ids.max(initial=0)), int(seen.config(*EXPERTS))
-    known = [each for each in own if each["role"] == Role.OUTPUT and (each[_CALL] == row[_CALL])]
-    known = [each for each in known if each["tensor"] >= 0 and b"float" in each["dtype"]]
-    known += [beside[OWN_SCORES]] if OWN_SCORES in beside else []
-    sizes = [(reader.shapes[each["shape"]], int(each["tensor"])) for each in known]
-    fits = {x[-1]: at for x, at in reversed(sizes) if math.prod(x[:-1]) == tokens and (is_map or x != chosen.shape)}
     if is_map:
         width = last if k < last and (k or last == config) else 0  # else a mask
+    elif config > top:
+        width = config
     else:
-        weights = (
-            size for each in reader.parameters if each.module == module and len(each.shape) == 2 for size in each.shape
-        )
-        wider = [x for x in (*fits, *weights) if x > top]
-        width = (config if config > top else min(wider, default=0)) if last <= WIDEST else 0
-    if not top < width <= _MOST_EXPERTS:
+        own_matrices = (each.shape for each in reader.parameters if each.module == module and len(each.shape) == 2)
+        width = min((size for size in (*scores, *sum(own_matrices, ())) if size > top), default=0)
+    if not top < width <= _MOST_EXPERTS or (last > WIDEST and not is_map):
         return None
-    entropy = _entropy(reader.values(fits[width]), is_map) if width in fits else math.nan
+    entropy = _entropy(reader.values(scores[width]), is_map) if width in scores else math.nan
     counts = np.bincount(ids.reshape(-1), minlength=width)
     return Load(module, reader.modules[module].path, seen.steps[0], counts, tokens, k, entropy, OWN_CHOICES in beside)
 
@@ -164,7 +163,7 @@ def _called(seen: Seen, lists: dict[int, list[int]]) -> Iterator[Load]:
     for parent, modules in lists.items():
         counts, path = np.array([given[each] for each in modules]), seen.reader.modules[parent].path
         if 0 <= counts.min() < counts.max():  # if even: each was given all tokens, or padding
-            yield Load(parent, path, seen.steps[0], counts, int(counts.sum()) // max(k, 1), k)
+            yield Load(parent, path, seen.steps[0], counts, int(counts.sum()) // k if k else 0, k)
 
 
 def _entropy(scores: np.ndarray, is_masked: bool = False) -> float:
@@ -205,7 +204,7 @@ def rows_of_experts(reader: Reader, verbose: bool) -> list[tuple[str, ...]]:
         said = each.as_json()
         numbers = ["–" if said[name] is None else f"{said[name]:.2f}" for name in _NUMBERS]
         top = f"{each.k or '?'} of {len(each.counts)}"
-        rows.append((each.path, top, str(each.tokens), "–".join(numbers[:2]), str(said["unused"]), *numbers[2:]))
+        rows.append((each.path, top, str(each.tokens or "–"), "–".join(numbers[:2]), str(said["unused"]), *numbers[2:]))
     if len(found) > len(rows):
         rows.append((f"… and {len(found) - len(rows)} more: -v",))
     head = f"{'own choices' if found[0].is_own else 'experts'}, step {found[0].step}" if found else ""

@@ -9,7 +9,7 @@ const short = (number) => (number === null || number === undefined ? "–" : num
 
 const FACTS = [
   ["chosen", (load) => `${load.k ?? "?"} of ${load.experts}`],
-  ["tokens", (load) => plain(load.tokens)],
+  ["tokens", (load) => (load.tokens === null ? "–" : plain(load.tokens))],
   ["load / mean, least", (load) => short(load.load_min)],
   ["load / mean, most", (load) => short(load.load_max)],
   ["without a token", (load) => plain(load.unused)],
