@@ -46,6 +46,7 @@ BROUGHT = {
     "recordings while a program runs, and where people work": (440, 652),
     "what a recording cannot show; causes that are derived": (659, 465),
     "routing replay": (357, 475),
+    "load and entropy of experts": (230, 150),
 }
 """by what was added since: lines of the package, and of tests"""
 MOST_CONSTANTS = 50

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import probe
 from probe.adapters.base import Adapter
 from probe.answer.result import Verdict
+from probe.contents.experts import loads
 from probe.errors import ConfigError, ProbeWarning, StoreError
 from probe.numbers.choices import OWN_CHOICES, OWN_SCORES
 from probe.records import Role
@@ -162,6 +163,8 @@ def test_what_b_would_have_chosen_is_recorded_beside() -> None:
     for choices, scores in zip(own[::2], own[1::2], strict=True):
         best = np.argsort(-b.values(scores["tensor"]), -1)[:, :CHOSEN]
         assert np.array_equal(np.sort(best), np.sort(b.values(choices["tensor"])))
+    counts = [np.bincount(np.concatenate([b.values(row["tensor"]) for row in own[at:8:4]]).ravel()) for at in (0, 2)]
+    assert all(load.is_own and np.array_equal(load.counts, each) for load, each in zip(loads(b), counts, strict=True))
 
 
 @pytest.mark.parametrize(
