@@ -28,6 +28,7 @@ from probe.matching.paired import paired_modules, with_enclosing
 from probe.notes import Note, note
 from probe.operations.pairing import with_operations
 from probe.operations.told import of_operations, with_operations_told
+from probe.prefix import behind_prefix
 from probe.ranks.opening import open_reader
 from probe.records import DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
@@ -200,8 +201,10 @@ def _compare(
         before = before if done and done[-1][0] == number - 1 else None
         begins = before is None
         sides = Side(a, number, matching.views_a, begins=begins), Side(b, there, matching.views_b, begins=begins)
+        begun = behind_prefix(*sides, matching)
+        doubts.notes += begun
         step = Step(*sides, with_operations(matching, *sides))
-        if ahead is not None:
+        if ahead is not None and not begun:  # other processes read the sides as they lie
             ahead.measure(step)
         beside.hint(partial(at_last_tokens, step), "last tokens")
         noise = rung.at(step)

@@ -46,7 +46,7 @@ class Judge:
     _known: set[tuple[Node, str]] = field(default_factory=set)
     """what calls return that could be compared, by A's slots"""
     _sure: set[tuple[int, str]] = field(default_factory=set)
-    """passes, and classes of modules, that had the cache which A's had"""
+    """passes, and classes of modules, that read the cache which A's did"""
     _after: dict[Node, int] = field(default_factory=dict)
     """calls in which one inside returned something of another size: when, which nothing of A's stands for behind that"""
 
@@ -62,23 +62,23 @@ class Judge:
             checks = [
                 (e, rounding.check(e, moved) if check is not None and check.is_wrong else check) for e, check in checks
             ]
-        self._find_sure(checks)
+        forward = [
+            (event.node, event.role, check) for event, check in checks if event.node and event.phase is Phase.FORWARD
+        ]
+        off = {node.parent if role is Role.INPUT else node for node, role, check in forward if check and check.is_wrong}
+        fine = {node.a for node, role, check in forward if role is Role.OUTPUT and check} - {
+            node.a for node in off if node
+        }
+        known = {call for call in fine & self.passed.behind if call.micro in self.passed.carried}
+        self._sure = {(call.micro, call.class_name) for call in known}
         for event, check in checks:
             self._judge(event, check)
         return self.verdicts
 
-    def _find_sure(self, checks: Sequence[tuple[Event, Check | None]]) -> None:
-        """Find the passes and classes of which one call agrees that read the cache which B was given: it is the right one."""
-        forward = [(event.node, event.role, check) for event, check in checks if event.phase is Phase.FORWARD]
-        off = {node.parent if role is Role.INPUT else node for node, role, check in forward if node and check and check.is_wrong}
-        for node, role, check in forward:
-            if node and role is Role.OUTPUT and check and node not in off and node.a in self.passed.behind:
-                self._sure |= {(node.a.micro, node.a.class_name)} if node.a.micro in self.passed.carried else set()
-
-    def _lacks_cache(self, node: Node | None) -> bool:
-        """Return True of a call that may be off for it was given another cache than A's; note that it is not judged."""
-        is_open = node is not None and node.a in self.passed.behind and (node.a.micro, node.a.class_name) not in self._sure
-        self.passed.uncached |= {node.a} if node is not None and is_open else set()
+    def _lacks_cache(self, node: Node) -> bool:
+        """Return True of a call that may be off for B's cache is not A's: no other call of its class agrees in that pass."""
+        is_open = node.a in self.passed.behind and (node.a.micro, node.a.class_name) not in self._sure
+        self.passed.uncached |= {node.a} if is_open else set()
         return is_open
 
     # What is held against A's
@@ -161,7 +161,11 @@ class Judge:
         """Take up what is off by more than rounding."""
         if event.node is None:
             maker, is_behind = None, self._is_of_wrong(event)
-            if event.role is Role.BUFFER and event.place and event.place[0] in {call.module for call in self.passed.uncached}:
+            if (
+                event.role is Role.BUFFER
+                and event.place
+                and event.place[0] in {call.module for call in self.passed.uncached}
+            ):
                 self._add(event, State.OPEN, check)  # the cache itself
                 return
         elif event.phase is Phase.FORWARD:
@@ -211,11 +215,13 @@ class Judge:
         """Take up that a module returns something of another size than the same class does in A."""
         node = event.node
         assert node is not None
-        if node.a.class_name != node.b.class_name or node.a in self.passed.longer or self._lacks_cache(node):
+        if node.a.class_name != node.b.class_name:
             return
         is_behind = self._is_behind_other_size(node) or any(inner.a.module in self._wrong for inner in node.inner)
         for around in node.callers():
             self._after.setdefault(around, node.a.end)
+        if self._lacks_cache(node) or (node.a.micro < 0 and any(map(_is_longer, node.inputs))):
+            return
         if node.a.module not in self._wrong and not is_behind:
             self._find(event, node, None)
 
@@ -269,6 +275,11 @@ class Judge:
         self.verdicts.findings.append(
             Finding(self.step.a.step, _micro(event), event.phase, (path,), event, error, check.limit, "", check=check)
         )
+
+
+def _is_longer(event: Event) -> bool:
+    """Return True if B's code went on with more than A's, which may have been called for the last tokens alone."""
+    return event.a is not None and event.b is not None and event.a.size < event.b.size
 
 
 def _micro(event: Event) -> int:

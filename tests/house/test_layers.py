@@ -23,7 +23,7 @@ LAYERS = [
     ["matching", "recording", "session"],
     ["answer", "contents", "conversion", "dumps", "integrations", "reproducibility", "run"],
     ["compat", "verdict"],
-    ["checks", "exports", "operations"],
+    ["checks", "exports", "operations", "prefix"],
     ["diagnosis"],
     ["comparing"],
     ["curve_comparison", "replaying"],

@@ -70,8 +70,8 @@ class Passed:
     """passes in which B was given the cache that its own earlier calls wrote"""
     uncached: set[RecordedCall] = field(default_factory=set)
     """calls of A that are not judged for want of that cache"""
-    longer: set[RecordedCall] = field(default_factory=set)
-    """calls of A that went on with their last tokens alone, and B's did not"""
+    raised: str = ""
+    """what the first of these raised in B, if any did"""
 
     def leave(self, left: Left) -> None:
         """Note a call that nothing is pulled back through."""
@@ -82,11 +82,15 @@ class Passed:
         """Note a tensor that cannot be held against A's."""
         self.skipped.add((*place_of(call), role, slot))
 
-    def notes(self) -> list[Note]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was not replayed as notes."""
-        found = [each.note(each.call.path) for each in self.outermost()]
-        names = tuple({call.path or "the model": 0 for call in sorted(self.uncached, key=lambda call: call.begin)})
-        return [note("replay-needs-cache", names=names, count=len(self.uncached))] * bool(names) + found
+        names = {call.path or "the model": None for call in sorted(self.uncached, key=lambda call: call.begin)}
+        said = (
+            [note("replay-needs-cache", names=tuple(names), count=len(self.uncached), error=self.raised)]
+            if names
+            else []
+        )
+        return *said, *(each.note(each.call.path) for each in self.outermost())
 
     def outermost(self) -> list[Left]:
         """Return what was not replayed, without what lies inside of another call that was not, for no reason of its own."""

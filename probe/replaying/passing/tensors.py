@@ -111,19 +111,6 @@ class Tensors:
         read = (lambda slot: self.recorded.values(found[slot])), (lambda slot: self.values(by_slot[slot]))
         return {slot: found[mine] for slot, mine in paired(forms_a, forms, names, *read).items()}
 
-    def are_longer(self, call: Call, arrived: Named, counterparts: Mapping[str, Tensor]) -> bool:
-        """Return True if what A's call was given is the end of what has arrived: a head of the last tokens alone."""
-        for slot, tensor in arrived:
-            mine = self.recorded.slots(call, Role.INPUT).get(slot)
-            if slot in counterparts or mine is None or not mine.has_values or is_integer(mine.dtype):
-                continue
-            own, values = self.recorded.values(mine), self.values(tensor)
-            axes = [axis for axis, (x, y) in enumerate(zip(own.shape, values.shape, strict=False)) if x < y]
-            end = values[(slice(None),) * axes[0] + (slice(-own.shape[axes[0]], None),)] if axes else values
-            if own.ndim == values.ndim and end.shape == own.shape and distance(own, end) < _SUM:
-                return True
-        return False
-
     def with_other_masks(self, arrived: Named, counterparts: Mapping[str, Tensor]) -> list[str]:
         """Return the slots of arguments that hold what masks fill in on one side alone: the other side adds its mask later."""
         found = []

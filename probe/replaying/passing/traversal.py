@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import weakref
@@ -50,17 +51,17 @@ class Traversal:
         self.passed = Passed()
         self.backward = Backward(plan, self.tensors, written, self.passed)
         self._handing = Handing(plan, self.tensors, self.backward)
-        self.caches = Caches(self.adapter, self.recorded, plan.inputs)
+        self.caches, self._inputs = Caches(self.adapter, self.recorded), dict(plan.inputs)
+        with contextlib.suppress(
+            Exception
+        ):  # a cache among them is a new one in each pass; not all objects can be copied
+            self._inputs = copy.deepcopy(self._inputs)
         self.modules = {written.modules[id(each.module)]: each.module for each in self.adapter.modules(plan.model)}
         self._of_a: dict[int, list[int]] = {}
         for index, partner in plan.partners.items():
             self._of_a.setdefault(partner.module, []).append(index)
         self._done: dict[tuple[RecordedCall, int], bool] = {}
         """calls of A that a module of B has made: whether to its end"""
-        self._apart: set[tuple[RecordedCall, int]] = set()
-        """calls that are made once more, alone: B's code gave more than A's did, or their caller raised"""
-        self._forms: dict[int, Any] = {}
-        """what modules that may read a cache returned last"""
         self._transparent: set[int] = set()
         """modules that add up what A's are given the sum of, and return it too: they are part of the code around them"""
         self._stack: list[Segment] = []
@@ -97,13 +98,14 @@ class Traversal:
         """Make a call that B's code has not made, unless that is what is to be said."""
         around = [each for each in call.callers() if each.module in self._of_a]
         is_made = any(self._done.get((each, there)) for each in around for there in self._of_a[each.module])
-        if is_made and (call, index) not in self._apart and not (around and around[0] in self.passed.uncached):
+        if is_made and around[0] not in self.passed.uncached:
             self._leave(call, index, Left(call, Why.NOT_CALLED))
             return
         module, inputs = self.modules[index], self.recorded.slots(call, Role.INPUT)
         lacking = tuple(slot for slot, mine in inputs.items() if not mine.has_values)
-        given = {} if around else self.caches.given(index, call)
-        self.passed.carried |= {call.micro} if given and self.caches.is_behind(call.micro) else set()
+        given = {} if around else self.caches.given(index, call) | self._inputs
+        if given and self.caches.is_behind(call):
+            self.passed.carried.add(call.micro)
         if lacking and not given:
             self._leave(call, index, Left(call, Why.NO_VALUES, slots=lacking))
             return
@@ -128,6 +130,7 @@ class Traversal:
         self._done.setdefault((call, index), False)
         if left.why is Why.RAISED and call in self.passed.behind:
             self.passed.uncached.add(call)
+            self.passed.raised = self.passed.raised or left.error
         elif not any(each.call is call for each in self.passed.left):
             self.passed.left.append(left)
         self.passed.unpulled.add(call)
@@ -148,13 +151,9 @@ class Traversal:
             return run(*args, **kwargs)
         if not self.plan.substitutes:
             return self._watched(index, call, around, made)
-        if self.caches.reads(call, module, _parameters_of(module) or ()):
+        if self.caches.may_read(call, module, _parameters_of(module) or ()):
             self.passed.behind.add(call)
         counterparts = self.tensors.counterparts(call, Role.INPUT, arrived, _names_of(module))
-        if around is not None and self.tensors.are_longer(call, arrived, counterparts):
-            self._apart.add((call, index))
-            self.passed.longer |= {*call.callers()}
-            return run(*args, **kwargs)
         if self.tensors.added_inside(arrived, counterparts):
             self._transparent.add(index)
             self._leave(call, index, Left(call, Why.NO_COUNTERPART))
@@ -165,12 +164,10 @@ class Traversal:
             segment.arrived = self._standing_in(segment, arrived, counterparts)
             output = self._ran(segment, partner, arrived)
             self._done[call, index] = True
-            if not call.has_gradients:
-                self._forms[index] = output
         except Exception as error:  # noqa: BLE001  B's code, with arguments that it may not expect
             self._leave(call, index, left_by(call, error))
             self.written.end(segment.call, raised=True)
-            output = self._returned_by_a(call, index)
+            output = self._returned_by_a(call)
             if output is None:
                 raise
         return output if around is None else self._handing.back(segment, partner, around, output)
@@ -282,15 +279,12 @@ class Traversal:
             self.passed.skip(segment.call, Role.INPUT, slot)
         return {slot: mine for slot, mine in counterparts.items() if slot not in others}
 
-    def _returned_by_a(self, call: RecordedCall, index: int) -> Any:
-        """Return what A's call returned where B's raised: in the form of an earlier call, or a single tensor."""
-        outputs, form = self.recorded.slots(call, Role.OUTPUT), self._forms.get(index)
-        if not all(mine.has_values for mine in outputs.values()):
+    def _returned_by_a(self, call: RecordedCall) -> Any:
+        """Return what A's call returned where B's raised: only a single tensor says in which form."""
+        outputs = self.recorded.slots(call, Role.OUTPUT)
+        if list(outputs) != ["0"] or not outputs["0"].has_values:
             return None
-        found = {slot: self.tensors.of(mine, None) for slot, mine in outputs.items()}
-        if form is not None and [slot for slot, _ in self.tensors.named(form)] == list(found):
-            return self.tensors.put(form, found)
-        return found["0"] if list(found) == ["0"] else None
+        return self.tensors.of(outputs["0"], None)
 
 
 # Modules that run once more, because a framework differentiates functions and keeps no graph
