@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probe.notes import Note, note
-from probe.prefix import at_last
+from probe.operations.prefix import at_last
 from probe.records import Role
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step

@@ -62,15 +62,10 @@ class Judge:
             checks = [
                 (e, rounding.check(e, moved) if check is not None and check.is_wrong else check) for e, check in checks
             ]
-        forward = [
-            (event.node, event.role, check) for event, check in checks if event.node and event.phase is Phase.FORWARD
-        ]
-        off = {node.parent if role is Role.INPUT else node for node, role, check in forward if check and check.is_wrong}
-        fine = {node.a for node, role, check in forward if role is Role.OUTPUT and check} - {
-            node.a for node in off if node
-        }
-        known = {call for call in fine & self.passed.behind if call.micro in self.passed.carried}
-        self._sure = {(call.micro, call.class_name) for call in known}
+        forward = [(it.node, it.role, check) for it, check in checks if it.node and it.phase is Phase.FORWARD and check]
+        off = {node.parent if role is Role.INPUT else node for node, role, check in forward if check.is_wrong}
+        fine = {node.a for node, role, _ in forward if role is Role.OUTPUT and node not in off} & self.passed.behind
+        self._sure = {(call.micro, call.class_name) for call in fine if call.micro in self.passed.carried}
         for event, check in checks:
             self._judge(event, check)
         return self.verdicts
@@ -161,12 +156,9 @@ class Judge:
         """Take up what is off by more than rounding."""
         if event.node is None:
             maker, is_behind = None, self._is_of_wrong(event)
-            if (
-                event.role is Role.BUFFER
-                and event.place
-                and event.place[0] in {call.module for call in self.passed.uncached}
-            ):
-                self._add(event, State.OPEN, check)  # the cache itself
+            is_cache = event.role is Role.BUFFER and bool(event.place) and event.phase is Phase.UPDATE
+            if is_cache and event.place in {(call.module, event.slot_a) for call in self.passed.uncached}:
+                self._add(event, State.OPEN, check)
                 return
         elif event.phase is Phase.FORWARD:
             maker, is_behind = self._forwards(event, event.node)

@@ -23,7 +23,7 @@ LAYERS = [
     ["matching", "recording", "session"],
     ["answer", "contents", "conversion", "dumps", "integrations", "reproducibility", "run"],
     ["compat", "verdict"],
-    ["checks", "exports", "operations", "prefix"],
+    ["checks", "exports", "operations"],
     ["diagnosis"],
     ["comparing"],
     ["curve_comparison", "replaying"],

@@ -85,12 +85,8 @@ class Passed:
     def notes(self) -> tuple[Note, ...]:
         """Return what was not replayed as notes."""
         names = {call.path or "the model": None for call in sorted(self.uncached, key=lambda call: call.begin)}
-        said = (
-            [note("replay-needs-cache", names=tuple(names), count=len(self.uncached), error=self.raised)]
-            if names
-            else []
-        )
-        return *said, *(each.note(each.call.path) for each in self.outermost())
+        said = note("replay-needs-cache", names=tuple(names), count=len(self.uncached), error=self.raised)
+        return *([said] if names else []), *(each.note(each.call.path) for each in self.outermost())
 
     def outermost(self) -> list[Left]:
         """Return what was not replayed, without what lies inside of another call that was not, for no reason of its own."""

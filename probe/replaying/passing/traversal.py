@@ -52,9 +52,7 @@ class Traversal:
         self.backward = Backward(plan, self.tensors, written, self.passed)
         self._handing = Handing(plan, self.tensors, self.backward)
         self.caches, self._inputs = Caches(self.adapter, self.recorded), dict(plan.inputs)
-        with contextlib.suppress(
-            Exception
-        ):  # a cache among them is a new one in each pass; not all objects can be copied
+        with contextlib.suppress(Exception):  # not all objects can be copied; a cache has to be a new one
             self._inputs = copy.deepcopy(self._inputs)
         self.modules = {written.modules[id(each.module)]: each.module for each in self.adapter.modules(plan.model)}
         self._of_a: dict[int, list[int]] = {}

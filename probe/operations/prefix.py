@@ -32,14 +32,14 @@ class _Last(Tensor):
 
     whole: Tensor | None = None
     axis: int = 0
-    rows: int = 1
+    sequences: int = 1
     is_stored = False  # type: ignore[assignment]
 
     def values(self) -> np.ndarray:
         assert self.whole is not None
         before, (size, *behind) = self.shape[: self.axis], self.shape[self.axis :]
-        found = self.whole.values().reshape(math.prod(before) * self.rows, -1, *behind)
-        return found[:, -size // self.rows :].reshape(self.form)
+        found = self.whole.values().reshape(math.prod(before) * self.sequences, -1, *behind)
+        return found[:, -size // self.sequences :].reshape(self.form)
 
 
 def at_last(whole: Tensor, axis: int, count: int, rows: int = 1) -> Tensor:
@@ -47,7 +47,7 @@ def at_last(whole: Tensor, axis: int, count: int, rows: int = 1) -> Tensor:
     known = {each.name: getattr(whole, each.name) for each in fields(Tensor)}
     shape = (*whole.shape[:axis], rows * count, *whole.shape[axis + 1 :])
     known |= {"shape": shape, "hash": None, "sketch": None, "reader": None}
-    last = _Last(**known, whole=whole, axis=axis, rows=rows)
+    last = _Last(**known, whole=whole, axis=axis, sequences=rows)
     seen = measure(last.values(), hash_kind=HashKind.NONE)
     bad = seen.nan, seen.posinf, seen.neginf
     return replace(last, norm=seen.norm, mean=seen.mean, low=seen.min, high=seen.max, bad=bad, zeros=seen.zeros)
