@@ -60,7 +60,6 @@ def mapped(scores):
 
 
 def written(scores):
-    """Let topk write into tensors of the router."""
     out = scores.new_empty(len(scores), CHOSEN), torch.empty(len(scores), CHOSEN, dtype=torch.int64)
     torch.topk(scores.detach(), CHOSEN, out=out)
     return scores.gather(1, out[1]), out[1]
