@@ -62,7 +62,13 @@ def sums_of(event: Any, count: int) -> np.ndarray | None:
 
 
 def near(
-    event: Any, made_of: Iterable[Any], choices: Iterable[Any], count: int, u: float, sums: Callable[..., Any] = sums_of
+    event: Any,
+    made_of: Iterable[Any],
+    choices: Iterable[Any],
+    count: int,
+    u: float,
+    sums: Callable[..., Any] = sums_of,
+    in_order: bool = False,
 ) -> Near | None:
     """Return what tells of the tokens that both sides route alike and whose inputs differ least; None of too few.
 
@@ -80,6 +86,8 @@ def near(
         error of a row that is rounding
     sums
         `sums_of`, or what remembers what it returned
+    in_order
+        a token is routed alike if its experts stand in the same order, too: gradients of their weights do
     """
     rows = _rows_of(event, count)
     known = [each for each in (sums(one, count) for one in made_of) if each is not None] if rows is not None else []
@@ -87,7 +95,7 @@ def near(
         return None
     among = np.ones(count, bool)
     for here, there in (each for each in (_rows_of(one, count) for one in choices) if each is not None):
-        among &= (np.sort(here, -1) == np.sort(there, -1)).all(-1)
+        among &= (here == there if in_order else np.sort(here, -1) == np.sort(there, -1)).all(-1)
     with np.errstate(all="ignore"):
         off = np.max([np.nan_to_num(np.sqrt(apart / np.maximum(a, b)), posinf=np.inf) for a, b, apart in known], axis=0)
     among &= np.isfinite(off)

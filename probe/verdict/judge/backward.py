@@ -111,7 +111,7 @@ class _Backward:
         users = graph.users(event) if event.role is not Role.GRAD_INPUT else []
         scope = [each for each in (node, node.parent) if each is not None]
         seen = [each.event for at in (*scope, *users) for each in verdicts.of_node(at) if each.event is not event]
-        return tokens.near(event, seen, (), verdicts.tokens, u, verdicts.rows)
+        return tokens.near(event, seen, verdicts.choices(node), verdicts.tokens, u, verdicts.rows, in_order=True)
 
     def _limit(self, event: Event, error: Error, u: float, sources: float) -> float:
         node = event.node

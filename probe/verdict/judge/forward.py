@@ -345,12 +345,10 @@ def _nearest(judging: Judging, event: Event, u: float) -> tuple[Near, Error, boo
     segment, made_of = graph.segment(event), graph.sources(event)
     if segment is None or (segment in verdicts.routed and event.role is Role.INPUT and graph.producer(event) is None):
         return None  # experts are given their tokens in an order of their own
-    around = [node, node.parent] if node.parent is not None and node in verdicts.routed else [node]
-    known = [each for at in around for each in (*at.inputs, *(out for inner in at.inner for out in inner.outputs))]
-    chosen = [each for each in (*known, *node.outputs) if each.is_paired and each.a and each.a.kind == "integer"]
     own = [each for each in made_of if not (step.is_equal(each) or verdicts.state(each) is State.HEALED)]
     is_number = event.a is not None and event.a.kind == "integer"
-    near = tokens.near(event, own, [] if is_number else chosen, verdicts.tokens, u, verdicts.rows)
+    chosen = [] if is_number else verdicts.choices(node)
+    near = tokens.near(event, own, chosen, verdicts.tokens, u, verdicts.rows)
     if near is None:
         return None
     error = Error(float(np.mean(near.x != near.y)), view=View.INTEGERS) if is_number else error_of(near.x, near.y)

@@ -151,6 +151,12 @@ class Verdicts:
         """Say something beside the verdict, once."""
         self.told += [said] if said not in self.told else []
 
+    def choices(self, node: Node) -> list[Event]:
+        """Return the integers in a call, and in that around it if rounding changed their routing."""
+        around = [node, node.parent] if node.parent is not None and node in self.routed else [node]
+        known = [each for at in around for each in (*at.inputs, *(out for one in at.inner for out in one.outputs))]
+        return [each for each in (*known, *node.outputs) if each.is_paired and each.a and each.a.kind == "integer"]
+
     def of_node(self, node: Node) -> list[Verdict]:
         """Return the verdicts of the tensors of a call."""
         return self._by_node.get(node, [])
