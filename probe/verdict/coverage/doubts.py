@@ -110,7 +110,8 @@ class Doubts:
             replayed = any("routing" in half.reader.info.config for half in (step.a, step.b))
             hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
             is_said = any(each.code == "behind-other-routing" for each in self.reasons)
-            if hidden > _MOST_OPEN * len(forward) and (verdicts.routed or replayed) and not is_said:
+            is_much = hidden > _MOST_OPEN * len(forward) or "mixed" in verdicts.notes
+            if is_much and (verdicts.routed or replayed) and not is_said:
                 known = {"file": step.a.reader.path.name, "is_replayed": replayed}
                 self.doubt(note("behind-other-routing", count=hidden, total=len(forward), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)
