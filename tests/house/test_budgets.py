@@ -47,6 +47,7 @@ BROUGHT = {
     "what a recording cannot show; causes that are derived": (659, 465),
     "routing replay": (357, 475),
     "load and entropy of experts": (230, 150),
+    "tokens that both sides route alike": (130, 140),
     "caches of keys and values: replayed, and prefixes lined up": (226, 150),
 }
 """by what was added since: lines of the package, and of tests"""

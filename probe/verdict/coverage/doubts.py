@@ -36,21 +36,15 @@ _OF_ORDER = (ChangeKind.SWAPPED, ChangeKind.REORDERED)
 
 @dataclass
 class Doubts:
-    """What is said of the steps beside their findings.
-
-    Attributes
-    ----------
-    reasons
-        why the runs cannot be called aligned
-    is_over
-        nothing can be told of later steps
-    """
+    """What is said of the steps beside their findings."""
 
     tally: Tally
     runs: tuple[RunSummary, RunSummary]
     notes: list[Note]
     reasons: list[Note]
+    """why the runs cannot be called aligned"""
     is_over: bool = False
+    """nothing can be told of later steps"""
     is_in_parts: bool = False
     """one side hands over at once what the other does call by call"""
     nan: Note | None = None

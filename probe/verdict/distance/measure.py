@@ -17,7 +17,7 @@ def measure(
 ) -> Error | None:
     """Return the error of B against ``factor`` times A; None if the two cannot be compared.
 
-    ``may_permute``: axes of one size may stand in another order. ``is_given``: a call is given it, and a side may mask it.
+    ``may_permute``: axes of one size may stand in another order; ``is_given``: it is an input, which a side may mask.
     """
     if a.size != b.size or not (a.is_known and b.is_known):
         return None

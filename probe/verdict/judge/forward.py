@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from probe.verdict.judge.beside import judge_beside
 from probe.verdict.judge.healing import CARRIED, Healing, may_be_written_otherwise
 from probe.verdict.judge.judging import Judging, bounded, has_direction, hides, norm_error
 from probe.verdict.judge.loss import loss_agrees
-from probe.verdict.judge.verdicts import Sources, State, Verdict
+from probe.verdict.judge.verdicts import Sources, State, Verdict, Verdicts
 from probe.verdict.noise.limits import widened
 from probe.verdict.noise.model import BACKWARD, FORWARD, JUDGES_NOTHING, OTHER, WORST
 from probe.verdict.noise.rung import Check
@@ -58,10 +58,19 @@ def judge_forward(judging: Judging) -> None:
                 continue
             error = Error(1.0)
         _judge_value(judging, event, error, sources)
-    for each in list(judging.verdicts.by_event.values()):  # what experts return is judged: they are decided
-        around = each.event.node.callers() if each.event.node is not None and each.state is State.OPEN else ()
-        if any(at in judging.verdicts.routed and all(map(judging.verdicts.agrees, at.outputs)) for at in around):
-            judging.verdicts.add(replace(each, state=State.INHERITS))
+    _decide_experts(judging.verdicts)
+
+
+def _decide_experts(verdicts: Verdicts) -> None:
+    """Let what is open inside of experts be decided by what they return, if that is judged token by token."""
+    told = {
+        at
+        for at in verdicts.routed
+        if all(verdicts.agrees(each) and verdicts.rows(each, verdicts.tokens) is not None for each in at.outputs)
+    }
+    for each in list(verdicts.by_event.values()):
+        if each.state is State.OPEN and each.event.node is not None and told.intersection(each.event.node.callers()):
+            verdicts.add(replace(each, state=State.INHERITS))
 
 
 def sources_of(judging: Judging, event: Event) -> Sources:
@@ -124,37 +133,60 @@ def _own_roundoff(judging: Judging, event: Event) -> float:
     return min(event.a.u, event.b.u) if is_alone and is_of_floats else event.u
 
 
-def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
-    step, verdicts = judging.step, judging.verdicts
-    assert event.a is not None and event.node is not None
-    whole, near, is_mixed = error, _nearest(judging, event, sources.u) if verdicts.tokens else None, False
-    is_number, routed = event.a.kind == "integer", _routed(judging, event)
-    if is_number:
-        is_chosen = judging.graph.segment(event) is not None  # else the program gives it
-        limit = widened(0.0, routing=routing_limit(event.a.size, sources.error) if is_chosen else 0.0)
-    else:
-        gains = {"cancelled": product_condition(step, event), "centred": centring_condition(step, event)}
-        gains |= {"softmax": softmax_gain(step, judging.graph.segment(event))}
-        limit = widened(FORWARD.limit(sources.u, sources.error), beside_peaks=FORWARD.limit(sources.u, sources.hidden))
-        limit = widened(limit, **{max(gains, key=gains.__getitem__): math.prod(gains.values()) * limit})
+@dataclass(frozen=True)
+class _Held:
+    """What is held against a limit: the error of all tokens, or of those that tell (`is_near`)."""
+
+    error: Error
+    limit: float
+    is_off: bool
+    is_near: bool = False
+    is_mixed: bool = False
+    """others may be mixed into these tokens, and do not explain their error"""
+
+
+def _limit(judging: Judging, event: Event, sources: Sources) -> tuple[float, float]:
+    """Return the limit of a tensor, and how many times larger its module makes it."""
+    step, segment = judging.step, judging.graph.segment(event)
+    assert event.a is not None
+    if event.a.kind == "integer":  # without a segment the program gives it
+        return widened(0.0, routing=0.0 if segment is None else routing_limit(event.a.size, sources.error)), 1.0
+    gains = {"cancelled": product_condition(step, event), "centred": centring_condition(step, event)}
+    gains |= {"softmax": softmax_gain(step, segment)}
+    limit = widened(FORWARD.limit(sources.u, sources.error), beside_peaks=FORWARD.limit(sources.u, sources.hidden))
+    gain = math.prod(gains.values())
+    return widened(limit, **{max(gains, key=gains.__getitem__): gain * limit}), gain
+
+
+def _held(judging: Judging, event: Event, error: Error, sources: Sources, routed: float) -> _Held:
+    (limit, gain), verdicts = _limit(judging, event, sources), judging.verdicts
     sources_off = sources.off if judging.is_first and not verdicts.written else None
     is_off = has_direction(event, error, sources.u, sources.error, sources_off)
-    if near is not None:
-        (told, near_error, may_mix), own = near, max(near[0].error, sources.own)
-        near_limit = FORWARD.limit(sources.u, own) + (tokens.MIXES * sources.error if may_mix else 0.0)
-        near_limit = routing_limit(told.x.size, own) if is_number else near_limit * math.prod(gains.values())
-        near_off = not may_mix and has_direction(
-            told.event, near_error, sources.u, own, None if sources_off is None else told.off
-        )
-        if not may_mix or not (error.size > limit or is_off):
-            is_mixed = may_mix and near_error.size > near_limit
-            error, limit, is_off = near_error, widened(0.0, tokens=near_limit), near_off
-    elif error.size > limit and routed and not is_number:
-        limit = widened(limit, experts=routed)
-    if is_number and 0 < whole.size and error.size <= limit and not sources.is_wrong:
+    near = _nearest(judging, event, sources.u) if verdicts.tokens else None
+    is_number = event.a is not None and event.a.kind == "integer"
+    if near is None:
+        is_wide = error.size > limit and routed and not is_number
+        return _Held(error, widened(limit, experts=routed) if is_wide else limit, is_off)
+    told, apart, may_mix = near
+    if may_mix and (error.size > limit or is_off):
+        return _Held(error, limit, is_off, True)
+    own = max(told.error, sources.own)
+    limit = FORWARD.limit(sources.u, own) + (tokens.MIXES * sources.error if may_mix else 0.0)
+    limit = routing_limit(told.x.size, own) if is_number else limit * gain
+    off = None if sources_off is None else told.off
+    is_off = not may_mix and has_direction(told.event, apart, sources.u, own, off)
+    return _Held(apart, widened(0.0, tokens=limit), is_off, True, may_mix and apart.size > limit)
+
+
+def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
+    verdicts, routed, whole = judging.verdicts, _routed(judging, event), error
+    assert event.a is not None
+    held = _held(judging, event, error, sources, routed)
+    error, limit = held.error, held.limit
+    if event.a.kind == "integer" and 0 < whole.size and error.size <= limit and not sources.is_wrong:
         _note_routing(judging, event, whole)
     floor, own = FORWARD.floor(sources.u), bounded(max(whole.size, sources.error) if whole.is_bound else whole.size)
-    known = {"has_direction": is_off, "passed": sources.off}
+    known = {"has_direction": held.is_off, "passed": sources.off}
     check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, **known)
 
     def add(state: State, carried: float | None, code: str = "") -> None:
@@ -169,8 +201,8 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         add(State.OPEN, None, check.code)
     elif limit >= JUDGES_NOTHING and error.size > floor and not (check.is_fixed or sources.is_wrong):
         add(State.OPEN, own, "expert-routing" if routed else "no-limit")
-    elif is_mixed or (near is not None and limit > tokens.LOOSEST and error.size > floor and not check.is_wrong):
-        verdicts.notes += ["mixed"] if is_mixed else []
+    elif held.is_mixed or (held.is_near and limit > tokens.LOOSEST and error.size > floor and not check.is_wrong):
+        verdicts.notes += ["mixed"] if held.is_mixed else []
         add(State.OPEN, own, "expert-routing")
     elif error is not whole and not check.is_wrong:
         add(State.INHERITS, own)
@@ -339,7 +371,7 @@ def _routed(judging: Judging, event: Event) -> float:
 
 
 def _nearest(judging: Judging, event: Event, u: float) -> tuple[Near, Error, bool] | None:
-    """Return what tokens tell that both sides route alike and whose inputs differ least; True: others may be mixed in."""
+    """Return what tokens tell that both sides route alike; True if others may be mixed into them."""
     node, verdicts, graph, step = event.node, judging.verdicts, judging.graph, judging.step
     assert node is not None
     segment, made_of = graph.segment(event), graph.sources(event)

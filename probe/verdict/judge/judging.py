@@ -79,8 +79,9 @@ class Judging:
         passed: float = 0.0,
     ) -> Check:
         """Return what is held against what, by the rung that judges.
-        For the built-in model what is larger than ``limit`` or has a direction is wrong, if it is judged. ``relative`` is
-        the error on the scale of the limit, where that is another; ``passed`` the difference of the sources' norms.
+
+        For the built-in model what is larger than ``limit`` or has a direction is wrong, if it is judged. ``relative``
+        is the error on the scale of the limit, where that is another; ``passed`` the difference of the sources' norms.
         """
         size = error.size if relative is None else relative
         is_wrong = is_judged and (size > limit or has_direction)

@@ -84,27 +84,20 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place that is wrong.
-
-    Attributes
-    ----------
-    paths
-        in A; ``("",)``: the model, its loss or its optimizer as a whole
-    code
-        why this place: a row of `probe.verdict.judge.blame`, or the rule of the phase
-    facts
-        what else is known of the gap; evidence that never moves the place
-    """
+    """A place that is wrong."""
 
     step: int
     micro: int
     phase: Phase
     paths: tuple[str, ...]
+    """in A; ``("",)``: the model, its loss or its optimizer as a whole"""
     event: Event | None
     error: Error | None
     limit: float
     code: str
+    """why this place: a row of `probe.verdict.judge.blame`, or the rule of the phase"""
     facts: tuple[Any, ...] = ()
+    """what else is known of the gap; evidence that never moves the place"""
     is_shown: bool = True
     """numbers show it, not settings alone"""
     check: Check | None = None

@@ -29,7 +29,7 @@ _OTHER = 0.5
 
 
 def with_orders(matching: Matching, a: Reader, b: Reader, steps: tuple[int, int] | None) -> tuple[Matching, list[Note]]:
-    """Return a matching with what lies in one weight, and the orders of rows that ``steps``, both sides' first, allow."""
+    """Return a matching with what lies in one weight, and the orders of rows that the first ``steps`` allow."""
     if not may_lie_otherwise(matching, a, b):
         return completed(matching, a, b), []
     from probe.matching.automatic.outline import outline_of
