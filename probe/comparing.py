@@ -27,6 +27,7 @@ from probe.matching import Direction, Matching
 from probe.matching.paired import paired_modules, with_enclosing
 from probe.notes import Note, note
 from probe.operations.pairing import with_operations
+from probe.operations.prefix import behind_prefix
 from probe.operations.told import of_operations, with_operations_told
 from probe.ranks.opening import open_reader
 from probe.records import DirectionName, MetricName, Phase, PresetName, Role
@@ -198,10 +199,9 @@ def _compare(
     for number in steps:
         there = number + shift.to_b
         before = before if done and done[-1][0] == number - 1 else None
-        begins = before is None
-        sides = Side(a, number, matching.views_a, begins=begins), Side(b, there, matching.views_b, begins=begins)
-        step = Step(*sides, with_operations(matching, *sides))
-        if ahead is not None:
+        step, begun = _paired((a, b), (number, there), matching, before is None)
+        doubts.notes += begun
+        if ahead is not None and not begun:  # other processes read the sides as they lie
             ahead.measure(step)
         beside.hint(partial(at_last_tokens, step), "last tokens")
         noise = rung.at(step)
@@ -244,6 +244,16 @@ def _compare(
     failed: list[Note] = []
     blind = unless_it_fails(lambda: cannot_show(a, [step for step, _ in done]), (), "cannot show", "", failed)
     return replace(answer, cannot_show=blind, notes=(*answer.notes, *failed))
+
+
+def _paired(
+    readers: tuple[Reader, Reader], steps: tuple[int, int], matching: Matching, begins: bool
+) -> tuple[Step, list[Note]]:
+    """Return a step of both sides, and what is to be said if one begins behind a cached prefix."""
+    views = matching.views_a, matching.views_b
+    a, b = (Side(*each, begins=begins) for each in zip(readers, steps, views, strict=True))
+    said = behind_prefix(a, b, matching)
+    return Step(a, b, with_operations(matching, a, b)), said
 
 
 def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:

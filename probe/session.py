@@ -492,11 +492,14 @@ def _names(adapter: Adapter, models: Sequence[tuple[str, Any]]) -> list[tuple[st
     ]
 
 
+_version = functools.cache(importlib.metadata.version)  # parses a file of some 100 KB each time
+
+
 def _environment(adapter: Adapter) -> dict[str, object]:
     packages = {}
     for name in ("numpy", "torch", "transformers", "paddlepaddle", "mindspore", "accelerate", "deepspeed"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            packages[name] = importlib.metadata.version(name)
+            packages[name] = _version(name)
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

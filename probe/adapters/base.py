@@ -460,10 +460,7 @@ class Adapter(abc.ABC):
 def adapter_for(model: object) -> Adapter:
     """Return the adapter for a model, found by the frameworks that are already imported.
 
-    Raises
-    ------
-    RecordingError
-        the model is of no framework that probe knows
+    Raises RecordingError where the model is of no framework that probe knows.
     """
     for framework in FRAMEWORKS.values():
         if framework.is_of(model):

@@ -110,10 +110,7 @@ class Replaying(abc.ABC):
     def write(self, tensor: Tensor, values: Tensor) -> None:
         """Write to a tensor in place, as a module did to what it was given, its place in the graph included.
 
-        Raises
-        ------
-        NotImplementedError
-            the framework cannot keep its place in the graph
+        Raises NotImplementedError where the framework cannot keep its place in the graph.
         """
         raise NotImplementedError("its place in the graph cannot be kept")
 
@@ -198,23 +195,14 @@ class Replaying(abc.ABC):
         optimizer.zero_grad()
 
     def wide(self, model: Module) -> Module:
-        """Return a copy of a model in float64.
-
-        Raises
-        ------
-        NotImplementedError
-            the framework cannot make one
-        """
+        """Return a copy of a model in float64; raises NotImplementedError where the framework cannot make one."""
         raise NotImplementedError
 
 
 def replaying_for(model: object) -> Replaying:
     """Return the verbs for a model's framework.
 
-    Raises
-    ------
-    RecordingError
-        the model is of no framework that probe knows
+    Raises RecordingError where the model is of no framework that probe knows.
     """
     adapter = adapter_for(model)
     found: Replaying = FRAMEWORKS[adapter.framework].part_class("replaying")(adapter)

@@ -283,7 +283,8 @@ def _why_not(path: str, ignored: Paths, alone: Paths, compared: Iterable[str]) -
 
 
 def deciding(comparison: Comparison) -> Note | None:
-    """Return what would decide a comparison that 16 bits leave open: a replay, which neither inherits errors nor adds them up."""
+    """Return what would decide a comparison that 16 bits leave open: A's routing, or a replay, which inherits no errors."""
     dtypes = {dtype for slot in comparison.slots for dtype in (slot.dtype_a, slot.dtype_b)}
     is_open = comparison.verdict is Verdict.UNDECIDED and any(unit_roundoff(dtype) > SIXTEEN_BIT for dtype in dtypes)
-    return note("replay-decides", file=comparison.path_a) if is_open and comparison.replayed is None else None
+    known = {"is_routing": any(each.facts.get("is_replayed") is False for each in comparison.reasons)}
+    return note("replay-decides", file=comparison.path_a, **known) if is_open and not comparison.replayed else None

@@ -32,6 +32,7 @@ LIMITS = {
     "beside-peaks": "A source has two elements that are most of it: its error is larger beside the others.",
     "routing": "Choices, as of experts: as many as the error of what they are made from may change.",
     "experts": "Experts that rounding may choose otherwise return it, or are given it.",
+    "tokens": "Of the tokens that both sides route alike those whose inputs differ least are judged, by what these differ.",
     "norm-behind": "A norm takes most of the gradient away, and its rounding stays.",
     "larger-beside": "Rounding of larger gradients beside it.",
     "small-loss": "The loss is small beside what it is made of: rounding of that moves its gradient.",
@@ -137,7 +138,6 @@ _IN_JSON = (
     *("step", "micro", "call", "phase", "role", "path_a", "slot_a", "path_b", "slot_b", "error", "measure", "sources"),
     *("limit", "limited_by", "verdict", "exemption", "blame"),
 )
-"""what is told of a tensor"""
 
 
 def explained(code: str) -> str:

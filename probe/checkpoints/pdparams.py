@@ -21,12 +21,7 @@ _PARTS = "UnpackBigParamInfor@@"
 class PdparamsFile(WeightFile):
     """A file of the format; it is read whole when a tensor is asked for, and kept until `forget` is called.
 
-    Parameters
-    ----------
-    path
-        the file
-    arrays_in
-        returns the arrays by name of an open file, given that and the path
+    ``arrays_in`` returns the arrays by name of an open file, given that and the path.
     """
 
     framework = "paddle"

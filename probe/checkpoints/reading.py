@@ -58,10 +58,7 @@ class Checkpoint:
 def open_checkpoint(source: str | Path) -> Checkpoint:
     """Open a file of weights, an index of several, or a folder that holds one or the other.
 
-    Raises
-    ------
-    ConversionError
-        there is none, it is damaged, or it holds more than weights
+    Raises ConversionError where there is none, it is damaged, or it holds more than weights.
     """
     path = Path(source)
     if not path.exists():

@@ -94,12 +94,7 @@ def _storage(pid: Any) -> _Storage:
 class TorchFile(WeightFile):
     """A file of the format, its pickle read.
 
-    Parameters
-    ----------
-    path
-        the file
-    named
-        returns the tensors by name of what was read, given that, the path, and the class of a tensor
+    ``named`` returns the tensors by name of what was read, given that, the path, and the class of a tensor.
     """
 
     framework = "torch"

@@ -55,12 +55,8 @@ def write_checkpoint(
 ) -> None:
     """Write files of weights into a folder, and an index where they are several.
 
-    Parameters
-    ----------
-    suffix
-        ``.safetensors``, ``.pdparams`` or ``.ckpt``
-    read
-        gives the values of a tensor; it is called once for each, when its turn has come
+    The suffix is ``.safetensors``, ``.pdparams`` or ``.ckpt``. ``read`` gives the values of a tensor; it is called
+    once for each, when its turn has come.
     """
     stem = _STEMS[suffix]
     if len(shards) == 1:

@@ -460,8 +460,9 @@ def _serve(a: str, b: str, save_to: str | None, port: int, mapping: str | None, 
 @click.option(
     "--diff", is_flag=True, help="Which settings two recordings hold otherwise: model, optimizers, environment."
 )
-@click.option("-v", "--verbose", is_flag=True, help="With --diff, all of them.")
-def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
+@click.option("-v", "--verbose", is_flag=True, help="All routers of experts; with --diff, all settings.")
+@shared.JSON
+def info(file: str, other: str | None, diff: bool, verbose: bool, as_json: bool) -> None:
     """Tell what a recording holds, or which settings two of them hold otherwise.
 
     \b
@@ -470,13 +471,22 @@ def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
     """
     from rich.console import Console
 
+    from probe.contents.experts import loads
+    from probe.contents.unshown import cannot_show
     from probe.dumps.given import recording_of
+    from probe.notes import as_json as as_json_of
+    from probe.ranks.opening import open_reader
     from probe.report import inspect
 
-    if diff != (other is not None):
-        raise _Failure("expected one recording, or two with --diff")
-    if other is None:
-        Console(highlight=False).print(inspect.summary(recording_of(file)))
+    if diff != (other is not None) or (diff and as_json):
+        raise _Failure("expected one recording, or two with --diff and without --json")
+    if as_json:
+        with open_reader(recording_of(file)) as reader:
+            reader.require_steps()
+            told = {"facts": inspect.facts(reader), "experts": [each.as_json() for each in loads(reader)]}
+            shared.printed_json({**told, "cannot_show": [as_json_of(each) for each in cannot_show(reader)]})
+    elif other is None:
+        Console(highlight=False).print(inspect.summary(recording_of(file), verbose))
     else:
         shared.printed(inspect.difference(recording_of(file), recording_of(other), shared.columns(), verbose=verbose))
 

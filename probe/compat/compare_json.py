@@ -36,16 +36,12 @@ class CompareFile:
 def read_compare_json(path: str | Path) -> CompareFile:
     """Return the recordings that a compare.json names.
 
-    A path may be a recording, or lead to the folder of ``dump_path`` or into what mindstudio-probe would have made of it
-    (``step0``, ``rank0``, ``dump.json``): then the recording in that folder is taken. Where there is none, a path to a dump
-    of mindstudio-probe stands for that dump.
+    A path may be a recording, or lead to the folder of ``dump_path`` or into what mindstudio-probe would have made of
+    it (``step0``, ``rank0``, ``dump.json``): then the recording in that folder is taken. Where there is none, a path
+    to a dump of mindstudio-probe stands for that dump.
 
-    Raises
-    ------
-    StoreError
-        a file is not there, or a folder holds no recording or several
-    ConfigError
-        it is not JSON, or names no two paths
+    Raises StoreError where a file is not there, or a folder holds no recording or several, and ConfigError where it
+    is not JSON, or names no two paths.
     """
     path = Path(path)
     fields = _fields(path)

@@ -257,12 +257,10 @@ def _is_model(value: Any) -> bool:
 
 
 def _model_of(caller: FrameType) -> Any:
-    """Return the model in the caller's variables, or those of its ``self``: the only one with parameters that is not inside another.
+    """Return the model in the caller's variables, or those of its ``self``.
 
-    Raises
-    ------
-    ConfigError
-        there is none, or there are several
+    It is the only one with parameters that is not inside another. Raises ConfigError where there is none, or there
+    are several.
     """
     where = f"{caller.f_code.co_name}()" if caller.f_code.co_name != "<module>" else "the script"
     own = getattr(caller.f_locals.get("self"), "__dict__", {})  # of a trainer

@@ -20,8 +20,8 @@ from probe.store.reading.reader import Reader
 _FEW_TOKENS = 8
 _IGNORED = -100
 """what labels hold where no loss is taken"""
-_TOP = ("num_experts_per_tok", "moe_router_topk", "moe_topk", "n_activated_experts")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_moe_experts")
+TOP = ("num_experts_per_tok", "moe_router_topk", "moe_topk", "n_activated_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_moe_experts")
 _NAMED = ("mask", "position", "label", "target", "type", "cu_seq")
 """parts of names of inputs that are no data"""
 
@@ -126,7 +126,7 @@ def few_tokens(seen: Seen) -> Iterator[Note]:
 
 def idle_experts(seen: Seen) -> Iterator[Note]:
     """Experts without a token: modules of a list of which others ran, or rows of a gradient that are 0; or one for each token."""
-    ran, lists, experts = set(seen.calls["module"].tolist()), defaultdict(set), seen.config(*_EXPERTS)
+    ran, lists, experts = set(seen.calls["module"].tolist()), defaultdict(set), seen.config(*EXPERTS)
     for index, module in enumerate(seen.reader.modules):
         if module.path.rpartition(".")[2].isdigit() and module.n_params and not module.is_operation:
             lists[module.parent].add(index)
@@ -137,7 +137,7 @@ def idle_experts(seen: Seen) -> Iterator[Note]:
             idle.append((int(row["zeros"]) // size, shape[0]))
     if idle:
         yield note("experts-without-token", idle=sum(x for x, _ in idle), total=sum(n for _, n in idle))
-    if experts > 1 and seen.config(*_TOP) == 1:
+    if experts > 1 and seen.config(*TOP) == 1:
         yield note("one-expert-for-each-token")
 
 

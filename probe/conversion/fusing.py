@@ -49,12 +49,7 @@ def viewed(structure: Structure, views: Mapping[Place, View]) -> Structure:
 def joined(matching: Matching, source: Structure, target: Structure) -> tuple[list[Joined], list[Joined]]:
     """Return what lies in one weight of the target, and what weights of the target lie in one of the source.
 
-    The source is A of the matching.
-
-    Raises
-    ------
-    ConversionError
-        it is not known in how many groups parts lie
+    The source is A of the matching. Raises ConversionError where it is not known in how many groups parts lie.
     """
     sides = {"A": _places(source), "B": _places(target)}
     found: dict[str, list[Joined]] = {"A": [], "B": []}

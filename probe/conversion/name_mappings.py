@@ -23,10 +23,7 @@ def has_name_mappings(mapping: Any) -> bool:
 def imported(name: str, source: Path) -> tuple[Any, Any]:
     """Return a class of PaddleNLP, given as ``package.module:Class``, and its configuration of a checkpoint.
 
-    Raises
-    ------
-    ConversionError
-        there is no such class, or it has no ``_get_name_mappings``
+    Raises ConversionError where there is no such class, or it has no ``_get_name_mappings``.
     """
     module, _, class_name = name.partition(":")
     try:

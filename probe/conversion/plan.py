@@ -135,23 +135,10 @@ def planned(
 ) -> Plan:  # fmt: skip
     """Work out how the target's weights are made.
 
-    Parameters
-    ----------
-    state
-        the tensors of the source, by name
-    sides
-        the two models
-    dtype
-        that floating-point weights are to have; None for what they have
-    allow_missing, allow_extra
-        names or globs of what the source need not have, of what the target need not take
-    left_misshapen
-        takes what is misshapen, in words; it is an error when None
-
-    Raises
-    ------
-    ConversionError
-        a tensor is missing, extra or misshapen
+    ``state`` are the tensors of the source, by name; floating-point weights are to have the ``dtype``, None for what
+    they have. ``allow_missing`` and ``allow_extra`` are names or globs of what the source need not have, of what the
+    target need not take. ``left_misshapen`` takes what is misshapen, in words; it is an error when None. Raises
+    ConversionError where a tensor is missing, extra or misshapen.
     """
     finder, target = _Finder(state, sides), sides.target
     wanted = None if dtype is None else dtype_of(dtype)
@@ -162,7 +149,7 @@ def planned(
         if _kind(sides, weight) in turned and made is None:
             weight = replace(weight, layout=replace(weight.layout, axes=_REVERSED[weight.layout.axes]))  # noqa: PLW2901
         if parts is None:
-            if sides.is_left_out(weight):
+            if weight.module in sides.left_out[1]:
                 continue
             if weight.slot == COUNTER:
                 moves.append(Move(Stored(weight.names[0], np.dtype("i8"), ()), (), ()))
@@ -239,10 +226,6 @@ class Sides:
     """weights of the source in which several of the target lie"""
     left_out: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     """modules of the source, and of the target, that the mapping leaves out"""
-
-    def is_left_out(self, weight: Weight) -> bool:
-        """Return True if a weight of the target is one of those."""
-        return weight.module in self.left_out[1]
 
 
 def matched(source: Structure, target: Structure, mapping: LayerMapping, direction: Direction | None = None) -> Sides:

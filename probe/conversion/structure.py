@@ -83,12 +83,9 @@ class Structure:
 
 
 def structure_of(source: Any) -> Structure:
-    """Return the structure of a model, or of the model that a recording is of.
+    """Return the structure of a model of a framework that probe knows, or of the model that a recording is of.
 
-    Parameters
-    ----------
-    source
-        a recording's path, or a model of a framework that probe knows
+    A recording is given by its path.
     """
     return _of_recording(source) if isinstance(source, (str, os.PathLike)) else _of_model(source)
 
@@ -142,12 +139,8 @@ def imagined(
 ) -> tuple[Structure, dict[int, int]]:
     """Return the structure that a model has in another framework, and its module for each of the known one's.
 
-    ``by_paconvert``: as in `probe.numbers.layouts.counterpart`.
-
-    Raises
-    ------
-    ConversionError
-        a class whose counterpart probe does not know holds a weight of more than one axis
+    ``by_paconvert``: as in `probe.numbers.layouts.counterpart`. Raises ConversionError where a class whose
+    counterpart probe does not know holds a weight of more than one axis.
     """
     _check_written_from(known, mapping)
     _check_needs_one(known, mapping)

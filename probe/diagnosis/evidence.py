@@ -68,16 +68,9 @@ class Source(NamedTuple):
 class Half:
     """One side of a finding.
 
-    Attributes
-    ----------
-    name
-        of the parameter that it is about, in the canonical layout; of a call's tensor its slot
-    call
-        the call that it is about
-    calls
-        those of the module in training; in evaluation where nothing trains
-    roots
-        those of the whole model, with their micro-batches
+    ``name`` is that of the parameter that it is about, in the canonical layout, or the slot of a call's tensor;
+    ``call`` gives the tensors of its call. ``calls`` are those of the module in training, in evaluation where nothing
+    trains; ``roots`` those of the whole model, with their micro-batches.
     """
 
     def __init__(self, step: Step, letter: str, module: int, event: Event | None, node: Node | None) -> None:
@@ -152,10 +145,7 @@ class Half:
     def sources(self, before: bool) -> list[Source]:
         """Return what the tensor may be made from; of what several modules returned as one, each.
 
-        Parameters
-        ----------
-        before
-            the tensor is an input: it is what its caller was given and has called before it
+        ``before``: the tensor is an input, so it is what its caller was given and has called before it.
         """
         return [each for several in self._sources(before) for each in several]
 
@@ -243,29 +233,21 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A finding, and what tells its cause.
-
-    Attributes
-    ----------
-    phase, role
-        of the tensor that shows it
-    metrics
-        how far the two tensors are apart, no factor taken out
-    micro_batches
-        that each side ran
-    is_guess
-        the modules are a pair by structure or values alone
-    """
+    """A finding, and what tells its cause."""
 
     finding: Divergence
     phase: Phase
+    """of the tensor that shows it"""
     role: Role
     a: Half
     b: Half
     metrics: Metrics
+    """how far the two tensors are apart, no factor taken out"""
     micro: int = 0
     micro_batches: tuple[int, int] = (1, 1)
+    """that each side ran"""
     is_guess: bool = False
+    """the modules are a pair by structure or values alone"""
     known: dict[object, Any] = field(default_factory=dict)
     """what functions made of it (`once`)"""
 

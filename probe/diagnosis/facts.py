@@ -421,37 +421,26 @@ def _fact(value: object) -> object:
     return tuple(map(_fact, value)) if isinstance(value, list | tuple) else value
 
 
-_FACTS: dict[str, Callable[[Step, Finding], Said]] = {
-    "module": _own_code,
-    "caller": _caller,
-    "unpaired-call": _unpaired,
-    "maker-of-inputs": _caller,
-    "model-input": _model_input,
-    "weight": _weight,
-    "all-weights": _weight,
-    "weight-shape": _form,
-    "weight-kind": _form,
-    "buffer": _buffer,
-    "mapping": _mapping,
-    "loss": _loss,
-    "loss-scale": _loss_scale,
-    "loss-behind": _backward,
-    "own-backward": _backward,
-    "code-behind": _backward,
-    "gradient": _gradient,
-    "all-gradients": _gradient,
-    "settings": _settings,
-    "used-gradient": _update,
-    "update": _update,
-    "update-of-same-bits": _update,
-    "length-of-update": _update,
-    "along-weight": _update,
-    "no-update": _update,
-    "one-sided-update": _update,
-    "state": _update,
-    "longer-updates": _longer,
-    "behind-optimizer": _behind,
+_CODES: dict[Callable[[Step, Finding], Said], str] = {
+    _own_code: "module",
+    _caller: "caller maker-of-inputs",
+    _unpaired: "unpaired-call",
+    _model_input: "model-input",
+    _weight: "weight all-weights",
+    _form: "weight-shape weight-kind",
+    _buffer: "buffer",
+    _mapping: "mapping",
+    _loss: "loss",
+    _loss_scale: "loss-scale",
+    _backward: "loss-behind own-backward code-behind",
+    _gradient: "gradient all-gradients",
+    _settings: "settings",
+    _update: "used-gradient update update-of-same-bits length-of-update along-weight no-update one-sided-update state",
+    _longer: "longer-updates",
+    _behind: "behind-optimizer",
 }
+"""the codes of findings, by what is said of them"""
+_FACTS = {code: said for said, codes in _CODES.items() for code in codes.split()}
 
 
 def _count(counter: Tensor) -> int | float:

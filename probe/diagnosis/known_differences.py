@@ -24,13 +24,7 @@ _MOST = 3
 
 
 class KnownDifferences:
-    """What is known of the frameworks of two recordings.
-
-    Parameters
-    ----------
-    a, b
-        the recordings
-    """
+    """What is known of the frameworks of two recordings."""
 
     def __init__(self, a: Reader, b: Reader) -> None:
         self._readers = (a, b)

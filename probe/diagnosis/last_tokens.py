@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-
-import numpy as np
+from dataclasses import replace
 
 from probe.notes import Note, note
-from probe.numbers.statistics import measure
-from probe.records import HashKind, Role
+from probe.operations.prefix import at_last
+from probe.records import Role
 from probe.verdict.steps.events import Event
 from probe.verdict.steps.step import Step
 from probe.verdict.tensors import Tensor
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _LastToken(Tensor):
-    """What a tensor is at its last token."""
-
-    whole: Tensor | None = None
-    is_stored = False  # type: ignore[assignment]
-
-    def values(self) -> np.ndarray:
-        assert self.whole is not None
-        return self.whole.values().reshape(self.whole.shape)[..., -1, :].reshape(self.form)
 
 
 def at_last_tokens(step: Step) -> list[Note]:
@@ -41,7 +27,7 @@ def at_last_tokens(step: Step) -> list[Note]:
                     continue
                 side, whole, slot = ("A", event.b, event.slot_b) if short is event.a else ("B", event.a, event.slot_a)
                 assert whole is not None
-                last = step.tensors(node, "BA"[side == "B"], role)[slot] = _last(whole)
+                last = step.tensors(node, "BA"[side == "B"], role)[slot] = at_last(whole, len(whole.shape) - 2, 1)
                 events[at] = replace(event, b=last) if side == "A" else replace(event, a=last)
                 names[side].append(f"{role.label} {event.slot_a} of {step.path(node.a.module) or 'the model'}")
     return [note("last-token-alone", side=side, names=tuple(each)) for side, each in names.items() if each]
@@ -68,12 +54,3 @@ def _shorter(event: Event, lengths: set[int]) -> Tensor | None:
         return None
     one, many = sorted((a, b), key=lambda each: each.shape[-2])
     return one if one.shape[-2] == 1 and many.shape[-2] in lengths - {1} else None
-
-
-def _last(whole: Tensor) -> Tensor:
-    known = {each.name: getattr(whole, each.name) for each in fields(Tensor)}
-    shape = (*whole.shape[:-2], 1, whole.shape[-1])
-    last = _LastToken(**known | {"shape": shape, "hash": None, "sketch": None, "reader": None}, whole=whole)
-    seen = measure(last.values(), hash_kind=HashKind.NONE)
-    bad = seen.nan, seen.posinf, seen.neginf
-    return replace(last, norm=seen.norm, mean=seen.mean, low=seen.min, high=seen.max, bad=bad, zeros=seen.zeros)

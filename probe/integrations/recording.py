@@ -38,19 +38,8 @@ def harmless(method: _Method) -> _Method:
 class TrainerRecording:
     """A recording of the model in somebody's training loop.
 
-    Parameters
-    ----------
-    path
-        as `probe.start` takes it; a second training of the same trainer writes ``a-2.h5``
-    options
-        the other options of `probe.start`
-
-    Raises
-    ------
-    ConfigError
-        an option makes no sense
-    ExistsError
-        the file is already there, and ``overwrite`` is off
+    It takes what `probe.start` does; a second training of the same trainer writes ``a-2.h5``. Raises ConfigError
+    where an option makes no sense, ExistsError where the file is already there, and ``overwrite`` is off.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, options: RecordOptions) -> None:
@@ -95,15 +84,7 @@ class TrainerRecording:
             self._rate = float(rate) if isinstance(rate, (int, float)) else None
 
     def end_step(self, loss: Any = None, factor: float = 1.0) -> None:
-        """End a step.
-
-        Parameters
-        ----------
-        loss
-            the step's loss; without it, what the model has returned
-        factor
-            by which what the model returned is multiplied
-        """
+        """End a step, with its loss; without it, with what the model has returned, multiplied by ``factor``."""
         if not self._is_mine:
             return
         returned = self._losses.take() if self._losses is not None else None

@@ -34,7 +34,6 @@ class ProbeCallback(TrainerCallback):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, **options: Unpack[RecordOptions]) -> None:
         self._recording = TrainerRecording(path, options)
-        self._factor = 1.0
 
     @harmless
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:

@@ -38,19 +38,8 @@ class Line:
 def with_lines(text: str, name: str, added: Iterable[Line]) -> str:
     """Return a mapping's text with further lines, each at the end of its section; new sections stand at the end.
 
-    Parameters
-    ----------
-    text
-        the mapping, may be empty
-    name
-        what errors call it
-    added
-        what to put in
-
-    Raises
-    ------
-    MappingError
-        the text is no mapping, or would be none with these lines
+    The text may be empty. Raises MappingError, which calls it by ``name``, where it is no mapping, or would be none
+    with these lines.
     """
     for line in added:
         text = _with_line(text, name, line)

@@ -40,12 +40,9 @@ class JudgingRule:
 
 
 def tolerance(atol: float | None, rtol: float | None, metric: str | None) -> Tolerance:
-    """Return a tolerance from options of which those that make no sense together are refused.
+    """Return a tolerance from options.
 
-    Raises
-    ------
-    ValueError
-        saying what was expected
+    Raises ValueError, saying what was expected, where they make no sense together.
     """
     chosen = ALLCLOSE if metric is None else metric
     if chosen not in METRICS:

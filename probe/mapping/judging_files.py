@@ -31,10 +31,7 @@ _LIMIT = 20_000
 def load_rules(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[JudgingRule, ...]:
     """Read rules from a YAML file, or from a list of dicts with the same keys.
 
-    Raises
-    ------
-    MappingError
-        no such file, or a rule that cannot be used; with the line
+    Raises MappingError, with the line, where there is no such file, or a rule cannot be used.
     """
     if not isinstance(source, (str, Path)):
         try:

@@ -14,18 +14,10 @@ from probe.mapping.rules import LayerMapping
 
 
 def load_mapping(source: str | Path | Mapping[str, Any] | None) -> LayerMapping:
-    """Read a layer mapping.
+    """Read a layer mapping; None is the empty one.
 
-    Parameters
-    ----------
-    source
-        a YAML file, the name of a mapping that comes with probe (``megatron-core/qwen2``), a dict of sections,
-        or None for the empty mapping
-
-    Raises
-    ------
-    MappingError
-        no such file, or it is not a mapping; with the line
+    It is a YAML file, the name of a mapping that comes with probe (``megatron-core/qwen2``), or a dict of sections.
+    Raises MappingError, with the line, where there is no such file, or it is not a mapping.
     """
     if source is None:
         return LayerMapping()

@@ -20,13 +20,7 @@ EXPECTED = "a placeholder such as {i}, {i+1}, {2*i} or {2*i+1}"
 
 
 class PatternError(ValueError):
-    """A path that cannot be read; says why.
-
-    Parameters
-    ----------
-    column
-        where in the text it is, from 0; None for the text as a whole
-    """
+    """A path that cannot be read; says why, and at which column of the text, from 0: None for all of it."""
 
     def __init__(self, message: str, column: int | None = None) -> None:
         super().__init__(message)

@@ -21,15 +21,7 @@ _UNCLOSED = "could not find expected ':'"
 
 
 class Source:
-    """The text of a mapping: its nodes, their lines, and errors that name both.
-
-    Parameters
-    ----------
-    text
-        YAML
-    name
-        what errors call it
-    """
+    """The text of a mapping, and what errors call it: its nodes, their lines, and errors that name both."""
 
     def __init__(self, text: str, name: str) -> None:
         if len(text) > SIZE_LIMIT:

@@ -27,13 +27,7 @@ class Found:
 
 
 class Patterns:
-    """Path patterns that are followed along a tree, all at once.
-
-    Parameters
-    ----------
-    patterns
-        by number
-    """
+    """Path patterns, by number, that are followed along a tree, all at once."""
 
     def __init__(self, patterns: list[PathPattern]) -> None:
         self._names = [pattern.names for pattern in patterns]

@@ -144,13 +144,7 @@ def _one_for_one(matching: Matching) -> set[tuple[Place, Place]] | None:
 
 
 class _Matched:
-    """A mapping applied from its source to its target.
-
-    Parameters
-    ----------
-    here
-        the side, A or B, that it is written from
-    """
+    """A mapping applied from its source to its target; ``here`` is the side, A or B, that it is written from."""
 
     def __init__(
         self, mapping: LayerMapping, sides: Mapping[str, Known], weights: Mapping[str, Fingerprint], here: str

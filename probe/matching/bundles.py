@@ -23,13 +23,7 @@ _AXES = ("out", "in")
 
 
 class Bundles:
-    """What is found pair by pair; the source is the side that the mapping is written from.
-
-    Parameters
-    ----------
-    parts_side
-        ``A`` or ``B``: the target's
-    """
+    """What is found pair by pair; the mapping is written from the source, and ``parts_side`` is the target's."""
 
     def __init__(
         self, mapping: LayerMapping, sections: SectionIndex, source: Known, target: Known, parts_side: str

@@ -51,16 +51,7 @@ def draft(
 ) -> str:
     """Return the text of a mapping that says what a matching found.
 
-    Parameters
-    ----------
-    matching
-        pairs, and what is one of several
-    a, b
-        the sides
-    names
-        what to call them in the comment at the top
-    lonely
-        weights of both sides without a partner: they stand in a comment at the end
+    A comment at the top calls the sides by ``names``; one at the end has the weights without a partner, ``lonely``.
     """
     drafting = _Draft(matching, a, b, lonely)
     text = drafting.text(names)

@@ -21,17 +21,7 @@ ALIASES = (
 
 @dataclass(frozen=True)
 class Known:
-    """A tree, and what its recording knows of parameters and configuration.
-
-    Parameters
-    ----------
-    tree
-        the modules
-    parameters
-        None where nothing is known of them
-    config
-        the recorded ``model_config``, None where nothing is known of it
-    """
+    """A tree, and what its recording knows of parameters and ``model_config``; None where nothing is known."""
 
     tree: Tree
     parameters: Sequence[ParameterInfo] | None = None
@@ -94,10 +84,7 @@ class Known:
     def number(self, key: str) -> int | None:
         """Return a number of the configuration; the names that frameworks have for one thing count as one.
 
-        Raises
-        ------
-        ValueError
-            several parts of the configuration have different numbers of that name
+        Raises ValueError where several parts of the configuration have different numbers of that name.
         """
         *path, last = key.split(".")
         config: Any = self.config or {}

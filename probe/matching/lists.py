@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 from probe.matching.result import Reason
@@ -67,11 +68,9 @@ class _Scores:
         """members that share weights that no other member has, by place"""
         self._claimed = set(self.own.values())
         shared = set().union(*self._keys_mine) & set().union(*self._keys_theirs)
-        self.by_weights = bool(self.own) or (bool(shared) and any(map(self._has_like, range(len(mine)))))
+        pairs = product(self._keys_mine, self._keys_theirs)
+        self.by_weights = bool(self.own) or (bool(shared) and any(_alike(*keys) for keys in pairs))
         """some weights are on both sides"""
-
-    def _has_like(self, i: int) -> bool:
-        return any(_alike(self._keys_mine[i], keys) for keys in self._keys_theirs)
 
     def _told(self) -> dict[int, int]:
         places: dict[object, int] = {key: j for j, keys in enumerate(self._theirs) for key in keys}

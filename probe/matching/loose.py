@@ -17,16 +17,11 @@ NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 def loose_weights(
     matching: Matching, a: Known, b: Known, frameworks: tuple[str, str], unmeasured: tuple[Set[int], Set[int]]
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the weights of A, and of B, that have no partner and are in no module that the mapping ignores.
+    """Return the names of A's and of B's weights that have no partner and are in no module that the mapping ignores.
 
     Those of modules that are several on the other side count as paired: a bias that one of them lacks is zeros there.
-
-    Parameters
-    ----------
-    frameworks
-        of both sides
-    unmeasured
-        modules of which the weights are not known: whether those of their partners have one cannot be told
+    Where the weights of a module are not known (``unmeasured``), it cannot be told whether those of its partner have
+    one.
     """
     sides = _Side("A", matching, a, frameworks[0], unmeasured[0]), _Side("B", matching, b, frameworks[1], unmeasured[1])
     return sides[0].loose(sides[1]), sides[1].loose(sides[0])

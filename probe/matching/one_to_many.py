@@ -20,12 +20,8 @@ _BIAS = "bias"
 def completed(matching: Matching, a: Reader, b: Reader) -> Matching:
     """Return a matching with the parameters of its bundles, and those of attentions that pack theirs on one side alone.
 
-    Places of parts are as they were recorded, those of wholes are canonical.
-
-    Raises
-    ------
-    MappingError
-        tensors cannot lie in one as the mapping says
+    Places of parts are as they were recorded, those of wholes are canonical. Raises MappingError where tensors cannot
+    lie in one as the mapping says.
     """
     sides = {"A": _Side(a, matching.views_a), "B": _Side(b, matching.views_b)}
     matching = with_places(matching, sides["A"].tree, sides["B"].tree)
@@ -42,12 +38,7 @@ def completed(matching: Matching, a: Reader, b: Reader) -> Matching:
 class _Side:
     """The parameters of a recording: what they are called in the canonical layout, and how they lie.
 
-    Parameters
-    ----------
-    reader
-        the recording
-    views
-        of parameters of which a mapping says it
+    ``views`` has those of which a mapping says it.
     """
 
     def __init__(self, reader: Reader, views: Mapping[Place, View]) -> None:

@@ -19,10 +19,7 @@ def paired_modules(
 ) -> Matching:  # fmt: skip
     """Return which module of B each of A is: by the mapping, by equal paths, else by structure and values.
 
-    Raises
-    ------
-    MappingError
-        the mapping cannot be used
+    Raises MappingError where the mapping cannot be used.
     """
     weights = fingerprints(*a, *b)
     known = (Known(tree, reader.parameters, reader.info.model_config) for reader, tree in (a, b))

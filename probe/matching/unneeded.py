@@ -19,18 +19,10 @@ def needing_no_partner(
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the modules of A, and of B, that are left and of which nothing is missed.
 
-    Containers, and other modules without weights that only hold what has a partner or needs none; Identity; a Dropout that
-    drops nothing; modules whose weights are compared with those of others; and what computes without weights, where
-    nothing of its kind is left on the other side: there it is a function.
-
-    Parameters
-    ----------
-    matching
-        what is paired, and what is left
-    a, b
-        both models
-    changes
-        layers that were inserted or removed are missed, whatever they are
+    Containers, and other modules without weights that only hold what has a partner or needs none; Identity; a Dropout
+    that drops nothing; modules whose weights are compared with those of others; and what computes without weights,
+    where nothing of its kind is left on the other side: there it is a function. Layers that were inserted or removed,
+    by ``changes``, are missed, whatever they are.
     """
     sides = _Side(a, "A", matching, changes), _Side(b, "B", matching, changes)
     sides[0].look(sides[1])

@@ -376,10 +376,7 @@ def _held(known: Known, index: int, other: Known, like: int) -> int | None:
 def settled(walk: Walk, places: Mapping[int, Place]) -> list[int]:
     """Return the modules of the source that get what they were led to: rules go before equal names.
 
-    Raises
-    ------
-    MappingError
-        two keys name the same module of the target
+    Raises MappingError where two keys name the same module of the target.
     """
     source = walk.source
     taken: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""Choices of the largest scores, such as a router's of its experts, on two sides: `flips`."""
+"""Choices of the largest scores, such as a router's of its experts: which tensors are choices, `flips` of two sides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,26 @@ OWN_CHOICES, OWN_SCORES = "own choices", "own scores"
 """what a router that took another run's choices would have chosen, and from which scores"""
 _MOST = 20.0
 """share of choices that rounding makes otherwise, at most, in errors of their scores, as in `routing_limit`"""
-_WIDEST = 64
+WIDEST = 64
 """columns of integers, at most, that are choices: wider ones are masks, or tokens"""
+
+
+def is_choice(row: np.void, rows: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return True for integers beside floats of the same shape: indices, or a map of them, and their weights."""
+    if len(shapes[row["shape"]]) < 2 or row["dtype"].decode().rstrip("0123456789") not in ("int", "bool"):
+        return False
+    same = rows[(rows["module"] == row["module"]) & (rows["shape"] == row["shape"])]
+    return any("float" in each.decode() for each in same["dtype"])
+
+
+def as_indices(values: np.ndarray) -> np.ndarray | None:
+    """Return choices as [tokens, k]; of a map of the experts, as Megatron has it, too, if all tokens have as many."""
+    values = values.reshape(-1, values.shape[-1])
+    if values.dtype != bool:
+        return values
+    counts = values.sum(-1)
+    is_even = len(counts) and (counts == counts[0]).all()
+    return np.nonzero(values)[1].reshape(len(values), -1) if is_even else None
 
 
 def flips(calls: Iterable[Any]) -> list[Note]:
@@ -34,7 +52,7 @@ def flips(calls: Iterable[Any]) -> list[Note]:
         own = {name: each.values() for name, each in taker.of(Role.VALUE).items() if each.has_values}
         scores = [each for each in arrays if each[0].dtype.kind == "f"]
         for here, there in (each for each in arrays if each[0].dtype.kind in "iu" and each[0].size):
-            if here.shape[1] > _WIDEST:
+            if here.shape[1] > WIDEST:
                 continue
             is_replayed = own.get(OWN_CHOICES, here[:0]).size == here.size
             if is_replayed:

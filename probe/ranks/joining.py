@@ -114,10 +114,8 @@ class Joining:
     def joined(self, signatures: Mapping[int, Dims]) -> Joined:
         """Return the tensors.
 
-        Parameters
-        ----------
-        signatures
-            how what has the same bytes on the same ranks is divided, as other parts of the step have shown
+        ``signatures`` tell how what has the same bytes on the same ranks is divided, as other parts of the step have
+        shown.
         """
         direct = self.rows["tensor"] >= 0
         self.rows["tensor"] = np.where(direct, self.rows["tensor"] + self.member.astype(np.int64) * OF_MEMBER, -1)
@@ -295,10 +293,7 @@ class Joining:
     def _hash(self, tensors: np.ndarray, parts: np.ndarray, made: object) -> None:
         """Give what several ranks hold hashes of their own, which tell it from all else that ranks of this layout hold.
 
-        Parameters
-        ----------
-        parts
-            the records of the parts, shape (tensors, parts)
+        ``parts`` are the records of the parts, shape (tensors, parts).
         """
         how = repr(made).encode()
         unknown = (parts["hash_kind"] == HashKind.NONE).any(axis=1)

@@ -16,17 +16,9 @@ if TYPE_CHECKING:
 def open_reader(given: str | os.PathLike[str], layouts: Mapping[str, str] | None = None) -> Reader:
     """Open a recording, or those of all ranks of a run as one.
 
-    Parameters
-    ----------
-    given
-        a file; a prefix, a folder or a glob of the files of ranks
-    layouts
-        how tensors are divided, by globs of module paths: what the user says
-
-    Raises
-    ------
-    StoreError, FormatError
-        there is none, or a file is of another run
+    ``given`` is a file; a prefix, a folder or a glob of the files of ranks. ``layouts`` is how tensors are divided,
+    by globs of module paths: what the user says. Raises StoreError or FormatError where there is none, or a file is
+    of another run.
     """
     paths = files_of(given)
     if len(paths) == 1:

@@ -63,14 +63,10 @@ def calls_of(members: Sequence[Member], step: int, modules: int, shares: int) ->
 
 
 def in_order(rows: np.ndarray, seq: np.ndarray, stage: np.ndarray, calls: Calls) -> np.ndarray:
-    """Give records their numbers of when they were made, over all ranks, and their causal order; return the calls in theirs.
+    """Number records by when they were made, over all ranks, and by their causal order; return the calls in theirs.
 
-    Parameters
-    ----------
-    rows
-        the records, which are written to
-    seq, stage
-        by record, the number that it has on its rank, and the stage of that
+    The rows are written to. ``seq`` and ``stage`` are, by record, the number that it has on its rank, and the stage
+    of that.
     """
     phase, of_parameter = rows["phase"], OF_PARAMETERS[rows["role"]]
     kind = np.full(len(rows), _PASS)
@@ -100,12 +96,8 @@ def in_order(rows: np.ndarray, seq: np.ndarray, stage: np.ndarray, calls: Calls)
 def _shifts(passes: np.ndarray, which: np.ndarray, when: np.ndarray) -> np.ndarray:
     """Return what is added to the times of each pass, so that they follow one another.
 
-    Parameters
-    ----------
-    passes
-        kind, micro-batch, backward, stage: shape (passes, 4)
-    which, when
-        of all that happened: the pass, and when it was on its rank
+    ``passes`` are kind, micro-batch, backward, stage: shape (passes, 4). ``which`` and ``when`` are of all that
+    happened: the pass, and when it was on its rank.
     """
     low, high = np.full(len(passes), np.iinfo(np.int64).max), np.full(len(passes), np.iinfo(np.int64).min)
     np.minimum.at(low, which, when)

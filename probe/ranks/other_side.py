@@ -17,14 +17,9 @@ Shapes = Mapping[tuple[int, Role], Sequence[tuple[str, tuple[int, ...]]]]
 
 
 def see_each_other(a: Reader, b: Reader, pairs: Iterable[tuple[int, int]], layouts: Mapping[str, str]) -> None:
-    """Let the recordings of ranks take the other side's shapes, and what the user says; other recordings are left alone.
+    """Let recordings of ranks take the other side's shapes, and what the user says; others are left alone.
 
-    Parameters
-    ----------
-    pairs
-        modules of A and B that are the same
-    layouts
-        dims by globs of module paths
+    ``pairs`` are modules of A and B that are the same, ``layouts`` dims by globs of module paths.
     """
     readers = [reader for reader in (a, b) if is_of_ranks(reader)]
     if not readers:

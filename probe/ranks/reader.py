@@ -91,21 +91,10 @@ class Hints:
 
 
 class RanksReader(Reader):
-    """The recordings of all ranks of a run, read as one.
+    """The recordings of all ranks of a run, read as one; they were found by ``given``, see `probe.ranks.layout.files`.
 
     It has the tables of `Reader`, made when they are first asked for; values are put together tensor by tensor.
-
-    Parameters
-    ----------
-    given
-        what the files were found by, see `probe.ranks.files.files_of`
-    paths
-        the files
-
-    Raises
-    ------
-    StoreError, FormatError
-        a file cannot be read, or is of another run
+    Raises StoreError or FormatError where a file cannot be read, or is of another run.
     """
 
     is_of_ranks = True
@@ -257,12 +246,8 @@ class RanksReader(Reader):
     def of_stage(self, step: int, stage: int, spans: np.ndarray, share: float) -> Block:
         """Return what one stage of the pipeline holds of a step.
 
-        Parameters
-        ----------
-        spans
-            by module, the first and the last stage that ran it, shape (modules, 2)
-        share
-            what the gradients of one share of the batch are multiplied by
+        ``spans`` are by module the first and the last stage that ran it, shape (modules, 2). The gradients of one
+        share of the batch are multiplied by ``share``.
         """
         return block_of_stage(replace(self._wanted(step, spans), share=share), stage)
 
@@ -280,14 +265,10 @@ class RanksReader(Reader):
         return Telling(self.members, self.layout, self.union, self.weights, self.hints.layouts)
 
     def see(self, layouts: Mapping[str, str], whole: Callable[[str, Role, str], Sequence[tuple[int, ...]]]) -> None:
-        """Take what the user, and the other side, say of how tensors are divided; what was put together is put together again.
+        """Take what the user, and the other side, say of how tensors are divided.
 
-        Parameters
-        ----------
-        layouts
-            dims by globs of module paths
-        whole
-            shapes that the other side's tensors have in the place of those of a module, by its path, role and slot
+        What was put together is put together again. ``layouts`` are dims by globs of module paths; ``whole`` gives
+        shapes that the other side's tensors have in the place of those of a module, by its path, role and slot.
         """
         merged = {**self.hints.layouts, **layouts}
         is_same = merged == self.hints.layouts

@@ -44,15 +44,7 @@ class _Chunk:
 
 
 def united(readers: Sequence[Reader], layout: Layout) -> Union:
-    """Return the modules of all ranks as one tree.
-
-    Parameters
-    ----------
-    readers
-        one of each rank
-    layout
-        the groups of the ranks
-    """
+    """Return the modules of all ranks, one reader for each, as one tree."""
     stages = _stages(readers, layout)
     chunks = _chunks(readers, stages)
     facts = [facts_by_name(reader, "modules") for reader in readers]

@@ -52,12 +52,7 @@ def weights_of(
 ) -> Weights:
     """Return the parameters of all ranks.
 
-    Parameters
-    ----------
-    told
-        what the user says of their dims
-    known
-        sizes of factors of axes, by name
+    ``told`` is what the user says of their dims; ``known`` are sizes of factors of axes, by name.
     """
     found, index_of = _collected(members, union)
     infos: list[ParameterInfo] = []

@@ -29,17 +29,9 @@ def why_no_number(name: str, value: object, error: Exception) -> str:
 def gradients_by_index(run: Run, grads: object) -> dict[int, Any]:
     """Return gradients by the indices of their parameters.
 
-    Parameters
-    ----------
-    run
-        the run whose models' parameters they belong to
-    grads
-        tensors (or None), one for each parameter that is trained, in the model's order, or by the parameters' names
-
-    Raises
-    ------
-    ConfigError
-        they are no such thing, their number or a name is wrong, or one is no tensor of its parameter's shape
+    They are tensors (or None), one for each parameter of the run's models that is trained, in the model's order, or
+    by the parameters' names. Raises ConfigError where they are no such thing, their number or a name is wrong, or one
+    is no tensor of its parameter's shape.
     """
     if isinstance(grads, Mapping):
         given = _by_name(run, grads)

@@ -31,13 +31,7 @@ _MOST = 100_000
 
 
 class Operations:
-    """Records what operations are given and return, and the gradients of what they return.
-
-    Parameters
-    ----------
-    run, measuring, calls, gradients
-        the other parts of the recorder
-    """
+    """Records what operations are given and return, and the gradients of what they return."""
 
     def __init__(self, run: Run, measuring: Measuring, calls: Calls, gradients: Gradients) -> None:
         self.run = run

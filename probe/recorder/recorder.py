@@ -52,20 +52,10 @@ _UNSEEN = (
 class Recorder:
     """Hooks on one or several models, and the file that they fill.
 
-    Parameters
-    ----------
-    adapter
-        of the models' framework
-    models
-        (prefix, model); the prefix is ``""`` for a single model, ``"0"``, ``"1"`` … for a list
-    writer
-        where records go
-    config
-        what to record
-    optimizer
-        the optimizer to watch; without it all of the process, for the parameters of these models
-    functions
-        loss functions outside of the models, where the recorder is to end steps by itself; None where ``probe.step()`` ends them
+    ``models`` are (prefix, model); the prefix is ``""`` for a single model, ``"0"``, ``"1"`` … for a list. Without an
+    ``optimizer`` to watch, it is all of the process, for the parameters of these models. ``functions`` are loss
+    functions outside of the models, where the recorder is to end steps by itself; None where ``probe.step()`` ends
+    them.
     """
 
     def __init__(

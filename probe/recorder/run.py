@@ -22,17 +22,7 @@ _LONG = 1000
 
 
 class Run:
-    """The models as they are recorded, the step under way, and what could not be recorded.
-
-    Parameters
-    ----------
-    adapter
-        of the models' framework
-    writer
-        where records go
-    config
-        what to record
-    """
+    """The models as they are recorded, the step under way, and what could not be recorded."""
 
     def __init__(self, adapter: Adapter, writer: Writer, config: RecordConfig) -> None:
         self.adapter, self.writer, self.config = adapter, writer, config

@@ -13,14 +13,9 @@ LEAST = 8
 
 
 class Triggers:
-    """Looks at every step of a run.
+    """Looks at every step of a run for NaN and Inf, and for a loss that exceeds the median of those before by a factor.
 
-    Parameters
-    ----------
-    on_nonfinite
-        look for NaN and Inf
-    on_loss_jump
-        look for a loss that exceeds the median of those before by this factor; None looks for none
+    ``on_loss_jump`` is the factor; None looks for none.
     """
 
     def __init__(self, on_nonfinite: bool = False, on_loss_jump: float | None = None) -> None:

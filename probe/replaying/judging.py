@@ -45,6 +45,8 @@ class Judge:
     """calls of which what they pass back is not what it should be"""
     _known: set[tuple[Node, str]] = field(default_factory=set)
     """what calls return that could be compared, by A's slots"""
+    _sure: set[tuple[int, str]] = field(default_factory=set)
+    """passes, and classes of modules, that read the cache which A's did"""
     _after: dict[Node, int] = field(default_factory=dict)
     """calls in which one inside returned something of another size: when, which nothing of A's stands for behind that"""
 
@@ -60,9 +62,19 @@ class Judge:
             checks = [
                 (e, rounding.check(e, moved) if check is not None and check.is_wrong else check) for e, check in checks
             ]
+        forward = [(it.node, it.role, check) for it, check in checks if it.node and it.phase is Phase.FORWARD and check]
+        off = {node.parent if role is Role.INPUT else node for node, role, check in forward if check.is_wrong}
+        fine = {node.a for node, role, _ in forward if role is Role.OUTPUT and node not in off} & self.passed.behind
+        self._sure = {(call.micro, call.class_name) for call in fine if call.micro in self.passed.carried}
         for event, check in checks:
             self._judge(event, check)
         return self.verdicts
+
+    def _lacks_cache(self, node: Node) -> bool:
+        """Return True of a call that may be off for B's cache is not A's: no other call of its class agrees in that pass."""
+        is_open = node.a in self.passed.behind and (node.a.micro, node.a.class_name) not in self._sure
+        self.passed.uncached |= {node.a} if is_open else set()
+        return is_open
 
     # What is held against A's
 
@@ -144,9 +156,13 @@ class Judge:
         """Take up what is off by more than rounding."""
         if event.node is None:
             maker, is_behind = None, self._is_of_wrong(event)
+            is_cache = event.role is Role.BUFFER and bool(event.place) and event.phase is Phase.UPDATE
+            if is_cache and event.place in {(call.module, event.slot_a) for call in self.passed.uncached}:
+                self._add(event, State.OPEN, check)
+                return
         elif event.phase is Phase.FORWARD:
             maker, is_behind = self._forwards(event, event.node)
-            if maker is None:  # what the whole model was given is A's
+            if maker is None or self._lacks_cache(maker):  # what the whole model was given is A's
                 self._add(event, State.OPEN, check)
                 return
         else:
@@ -196,6 +212,8 @@ class Judge:
         is_behind = self._is_behind_other_size(node) or any(inner.a.module in self._wrong for inner in node.inner)
         for around in node.callers():
             self._after.setdefault(around, node.a.end)
+        if self._lacks_cache(node) or (node.a.micro < 0 and any(map(_is_longer, node.inputs))):
+            return
         if node.a.module not in self._wrong and not is_behind:
             self._find(event, node, None)
 
@@ -249,6 +267,11 @@ class Judge:
         self.verdicts.findings.append(
             Finding(self.step.a.step, _micro(event), event.phase, (path,), event, error, check.limit, "", check=check)
         )
+
+
+def _is_longer(event: Event) -> bool:
+    """Return True if B's code went on with more than A's, which may have been called for the last tokens alone."""
+    return event.a is not None and event.b is not None and event.a.size < event.b.size
 
 
 def _micro(event: Event) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from probe.answer.comparison import Comparison
+from probe.answer.left_out import unjudged
 from probe.answer.margin import margin_of
 from probe.answer.result import Divergence, SlotResult, Verdict
 from probe.answer.runs import Replayed, module_pairs, summary_of
@@ -209,13 +210,13 @@ class _Replay:
         reasons = () if modules else (note("replay-nothing"),)
         verdict = Verdict.DIVERGED if findings else Verdict.UNDECIDED if reasons else Verdict.ALIGNED
         rows = tuple(self._with_errors_in_run(tally.rows, step))
-        lacking = tuple(each.note(each.call.path) for each in passed.outermost())
+        left = tuple(unjudged(rows, {})) if passed.uncached else ()
         return Comparison(
             verdict, tuple(findings), tally.coverage(), (*self.notes, *reasons), NOISE, rows, step.matching, str(a.path),
             str(b.path), *tally.alone(findings), reasons=reasons, flip=margin_of(verdict, findings, rows),
             steps=((self.step, self.step),), pairs=module_pairs(step.matching, *tally.trees),
             runs=(summary_of(a, tally.trees[0]), summary_of(b, tally.trees[1])),
-            replayed=Replayed(len(modules), len(step.nodes), lacking, self.weights),
+            replayed=Replayed(len(modules), len(step.nodes), passed.notes(), self.weights), left_out=left,
         )  # fmt: skip
 
     def _findings(self, step: Step, verdicts: Verdicts) -> list[Divergence]:

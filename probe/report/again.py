@@ -12,6 +12,7 @@ from probe.diagnosis.last_tokens import at_last_tokens
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.operations.pairing import with_operations
+from probe.operations.prefix import behind_prefix
 from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
@@ -65,10 +66,9 @@ class Again:
     def _known(self, number: int) -> tuple[Step, dict[Place, Event]]:
         if number not in self._read:
             there, matching = self.steps[number], self.matching
-            sides = (
-                Side(self.a, number, matching.views_a, begins=True),
-                Side(self.b, there, matching.views_b, begins=True),
-            )
+            given = (self.a, number, matching.views_a), (self.b, there, matching.views_b)
+            sides = [Side(*each, begins=True) for each in given]
+            behind_prefix(*sides, matching)
             step = Step(*sides, with_operations(matching, *sides))
             at_last_tokens(step)
             self._read[number] = step, {_place(step, event): event for event in events_of(step)}

@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from probe.contents.experts import rows_of_experts
 from probe.contents.float8 import float8_row
 from probe.contents.unshown import cannot_show
 from probe.errors import ConfigError, NotRecordedError
@@ -30,8 +31,8 @@ _MOST_STEPS = 8
 _MOST_RANKS = 64
 
 
-def summary(file: str | Path) -> Group:
-    """Return who recorded what, when, and how much of it."""
+def summary(file: str | Path, verbose: bool = False) -> Group:
+    """Return who recorded what, when, and how much of it; of experts the first ten routers, ``verbose``: all."""
     with open_reader(file) as reader:
         reader.require_steps()
         table = Table.grid(padding=(0, 2))
@@ -39,14 +40,13 @@ def summary(file: str | Path) -> Group:
             table.add_row(Text(name, style="dim"), Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
         notes += [Text(f"cannot show: {plain(str(each), LONGEST_LIST)}") for each in cannot_show(reader)]
-        ranks = reader if is_of_ranks(reader) else None
-        if ranks is None:
-            return Group(table, *notes)
-        notes += [
-            Text(f"note: {note('of-set-of-files', side=reader.path.name, what=each)}", style="yellow")
-            for each in ranks.remarks()
-        ]
-        return Group(table, Text(), _layout(ranks), *notes)
+        experts = rows_of_experts(reader, verbose)
+        above = [table, Text(), _table(experts, experts[0][0])] if experts else [table]
+        for each in reader.remarks() if is_of_ranks(reader) else ():
+            text = note("of-set-of-files", side=reader.path.name, what=each)
+            notes.append(Text(f"note: {text}", style="yellow"))
+        above += [Text(), _layout(reader)] if is_of_ranks(reader) else []
+        return Group(*above, *notes)
 
 
 def facts(reader: Reader) -> dict[str, str]:
@@ -200,18 +200,22 @@ def _sizes(reader: RanksReader) -> str:
 def _layout(reader: RanksReader) -> Table:
     """Return the layout: each rank's place in each group, the share of the batch that it is given, its parameters and its file."""
     layout = reader.layout
-    table = Table(box=None, padding=(0, 2), pad_edge=False)
-    table.add_column("rank", justify="right")
-    for name in layout.groups:
-        table.add_column(name, justify="right")
-    for name in ("share of the batch", "parameters", "file"):
-        table.add_column(name, justify="left" if name == "file" else "right")
-    count = reader.shares.count
+    rows, count = [("rank", *layout.groups, "share of the batch", "parameters", "file")], reader.shares.count
     for member, path in list(zip(reader.members, reader.paths, strict=True))[:_MOST_RANKS]:
         share = f"{member.part + 1} of {count}" if count > 1 else "all"
         weights = sum(not each.is_buffer for each in member.reader.parameters)
         places = (str(member.places[name]) for name in layout.groups)
-        table.add_row(*map(Text, (str(member.rank), *places, share, str(weights), plain(path.name))))
+        rows.append((str(member.rank), *places, share, str(weights), path.name))
     if len(reader.members) > _MOST_RANKS:
-        table.add_row(Text(f"… and {len(reader.members) - _MOST_RANKS} more"))
+        rows.append((f"… and {len(reader.members) - _MOST_RANKS} more",))
+    return _table(rows, "file")
+
+
+def _table(rows: list[tuple[str, ...]], left: str) -> Table:
+    """Return rows, the first of which are heads, as a table: numbers to the right, what ``left`` heads to the left."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == left else "right")
+    for row in rows[1:]:
+        table.add_row(*map(Text, map(plain, row)))
     return table

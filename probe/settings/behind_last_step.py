@@ -9,15 +9,7 @@ from probe.store.reading.reader import Reader
 
 
 def changed_behind(readers: Sequence[Reader], last: tuple[int, int]) -> Iterator[Note]:
-    """Yield what the two sides changed otherwise behind the last step that both recorded.
-
-    Parameters
-    ----------
-    readers
-        both recordings
-    last
-        the last step that was compared, of A and of B
-    """
+    """Yield what the two sides changed otherwise behind the last step that was compared, of A and of B."""
     if any(int(reader.steps["step"][-1]) != step for reader, step in zip(readers, last, strict=True)):
         return
     a, b = (_settings(reader, step) for reader, step in zip(readers, last, strict=True))

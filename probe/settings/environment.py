@@ -54,10 +54,7 @@ class Environment:
 def environment_of(path: str | Path) -> tuple[Source, Environment]:
     """Return the settings that a recording holds, and its environment with the dtypes that were computed in.
 
-    Raises
-    ------
-    StoreError, FormatError
-        it cannot be read
+    Raises StoreError or FormatError where it cannot be read.
     """
     with open_reader(path) as reader:
         source = source_of_reader(reader)

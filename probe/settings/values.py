@@ -52,10 +52,7 @@ def parsed(text: str) -> Any:
 def normalised(row: Setting, value: Any, dialect: Dialect | None = None) -> Any:
     """Return a value as values of a setting are compared; None where it says nothing.
 
-    Raises
-    ------
-    Unreadable
-        it is none of the setting's kind
+    Raises Unreadable where it is none of the setting's kind.
     """
     if isinstance(value, str) and value.strip().lower() in _NOTHING and row.kind is not Kind.CHOICE:
         value = None
@@ -134,10 +131,7 @@ def alike(a: Any, b: Any, slack: float = 0.0) -> bool:
 def made(action: str, value: Any) -> Any:
     """Return what a name's ending makes of a value; `MISSING` where it then says nothing.
 
-    Raises
-    ------
-    Unreadable
-        the ending is for other values
+    Raises Unreadable where the ending is for other values.
     """
     name, _, argument = action.partition(":")
     try:
@@ -157,14 +151,6 @@ def _is_true(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in _FALSE
     return bool(value)
-
-
-def _not(value: Any, _: str) -> Any:
-    return MISSING if value is None else not _is_true(value)
-
-
-def _means(value: Any, argument: str) -> Any:
-    return argument if _is_true(value) and str(value).lower() != "auto" else MISSING
 
 
 def _item(at: int) -> Callable[[Any, str], Any]:
@@ -191,10 +177,6 @@ def _leading_zeros(value: Any, _: str) -> Any:
     return next((at for at, each in enumerate(pattern) if each), len(pattern))
 
 
-def _plain_number(value: Any, _: str) -> Any:
-    return value if _is_number(value) else MISSING
-
-
 def _pattern(value: Any) -> list[int] | None:
     """Return a list that is written as sums and products of lists, as Megatron reads them."""
     if isinstance(value, (list, tuple)):
@@ -217,8 +199,8 @@ def _of_pattern(node: ast.expr) -> list[int]:
 
 
 _ACTIONS: Mapping[str, Callable[[Any, str], Any]] = {
-    "not": _not,
-    "means": _means,
+    "not": lambda value, _: MISSING if value is None else not _is_true(value),
+    "means": lambda value, word: word if _is_true(value) and str(value).lower() != "auto" else MISSING,
     "is": lambda value, word: str(value).lower() == word,
     "is_not": lambda value, word: str(value).lower() != word,
     "unless": lambda value, word: MISSING if value is None or str(value).lower() == word else value,
@@ -226,7 +208,7 @@ _ACTIONS: Mapping[str, Callable[[Any, str], Any]] = {
     "second": _item(1),
     "left_and_self": _left_and_self,
     "leading_zeros": _leading_zeros,
-    "number": _plain_number,
+    "number": lambda value, _: value if _is_number(value) else MISSING,
     "positive": lambda value, _: value if value is not None and float(value) > 0 else MISSING,
     "inverse_root": lambda value, _: MISSING if value is None else float(value) ** -0.5,
     "pre_or_post": lambda value, _: "pre" if _is_true(value) else "post",

@@ -15,14 +15,10 @@ _URL = "://"
 
 
 def place_of(given: str | os.PathLike[str]) -> Path:
-    """Return a path; for a URL (``s3://runs/a.h5``, ``memory://…``) an object that is used as one, of universal_pathlib.
+    """Return a path; for a URL (``s3://runs/a.h5``, ``memory://…``) what is used as one, of universal_pathlib.
 
-    Raises
-    ------
-    ConfigError
-        it is no path
-    StoreError
-        what reads such URLs is not installed, or no URL begins so
+    Raises ConfigError where it is no path, StoreError where what reads such URLs is not installed, or no URL begins
+    so.
     """
     if hasattr(given, "is_file"):  # of pathlib, or of universal_pathlib
         if not isinstance(given, Path) or _URL not in str(given):

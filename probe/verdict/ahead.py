@@ -37,15 +37,7 @@ class _Job:
 
 
 class Ahead:
-    """Compares the values of a step before it is judged.
-
-    Parameters
-    ----------
-    scheduler
-        who reads and compares values (`probe.scheduling.scheduler_of`); None: this process
-    resume
-        the file in which what was found is kept
-    """
+    """Compares the values of a step before it is judged, by `probe.scheduling.scheduler_of` or in this process."""
 
     least = 8 << 20
     """bytes of the values of one job at least"""

@@ -65,8 +65,7 @@ def sgd(model: nn.Module) -> nn.Optimizer:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("rules", [mapping, mapping_from_parts])
-@pytest.mark.parametrize("optimizer", [None, sgd])
+@pytest.mark.parametrize(("optimizer", "rules"), [(None, mapping), (sgd, mapping_from_parts)])
 def test_the_same_model_is_aligned_and_all_of_it_is_compared(
     pair: Pair, optimizer: Callable[..., Any] | None, rules: Any
 ) -> None:

@@ -783,8 +783,8 @@ def test_what_was_filtered_on_either_side_is_no_fault(
     clean: Clean, run: Recorder, option: dict[str, list[str]]
 ) -> None:
     one, two = run(**option), run(**option)
-    assert probe.compare(one, two).verdict is Verdict.ALIGNED
-    assert probe.compare(one, two).coverage.compared > 0
+    found = probe.compare(one, two)
+    assert found.verdict is Verdict.ALIGNED and found.coverage.compared > 0
     full = clean("statistics")
     for pair, sides in (((full, one), "all in A, {} in B"), ((one, full), "{} in A, all in B")):
         found = probe.compare(*pair)

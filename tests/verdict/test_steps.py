@@ -263,9 +263,8 @@ def one_clipped(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tenso
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("task", ["statistics", "tensor"])
 @pytest.mark.parametrize("step", [rounded, averaged, one_clipped])
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize(("task", "side"), [("statistics", "A"), ("tensor", "B")])
 def test_one_side_alone(tmp_path: Path, task: str, step: Step, side: str) -> None:
     files = [
         record(tmp_path / f"{name}.h5", model, steps=3, step=step if name == side else plain_step, task=task)

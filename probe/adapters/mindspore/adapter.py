@@ -213,10 +213,7 @@ class MindSporeAdapter(Adapter):
 
         return optimizers.watch_all(begins, ended) if optimizer is None else optimizers.watch(optimizer, begins, ended)
 
-    groups_of = staticmethod(optimizers.groups_of)
-
-    def optimizer_state(self, optimizer: nn.Cell, parameter: Parameter) -> dict[str, Tensor]:
-        return optimizers.state_of(optimizer, parameter)
+    groups_of, optimizer_state = staticmethod(optimizers.groups_of), staticmethod(optimizers.state_of)
 
 
 def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:

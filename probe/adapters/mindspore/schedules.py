@@ -10,12 +10,10 @@ from probe.errors import ConfigError
 
 
 def rates(schedule: object, steps: int) -> list[tuple[float, ...]] | None:
-    """Return the rate of the first steps, or None of what is no schedule: a cell that is given the step, and has no state.
+    """Return the rate of the first steps, or None of what is no schedule.
 
-    Raises
-    ------
-    ConfigError
-        it is one of mindspore.experimental
+    A schedule is a cell that is given the step, and has no state. Raises ConfigError where it is one of
+    mindspore.experimental.
     """
     if isinstance(schedule, LRScheduler):
         raise ConfigError(

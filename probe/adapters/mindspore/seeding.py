@@ -55,10 +55,7 @@ def _with_p_of_zero(init: Callable[..., None]) -> Callable[..., None]:
 def to_tensor(array: np.ndarray, model: mindspore.nn.Cell | None = None) -> mindspore.Tensor:
     """Return a tensor with the bits of an array; MindSpore moves it to the device when it is used.
 
-    Raises
-    ------
-    TypeError
-        MindSpore has no such dtype
+    Raises TypeError where MindSpore has no such dtype.
     """
     if array.dtype.name.startswith(("float8", "float4", "int4", "uint4")):
         raise TypeError(f"MindSpore has no {array.dtype.name} that it makes from an array")

@@ -54,10 +54,7 @@ def remove_dropout() -> tuple[list[str], list[str]]:
 def to_tensor(array: np.ndarray, model: paddle.nn.Layer | None = None) -> paddle.Tensor:
     """Return a tensor with the bits of an array, at the place of a model's first parameter.
 
-    Raises
-    ------
-    TypeError
-        PaddlePaddle has no such dtype
+    Raises TypeError where PaddlePaddle has no such dtype.
     """
     name = array.dtype.name
     if name in ("uint16", "uint32", "uint64"):  # 16 bits without a sign are taken for bfloat16

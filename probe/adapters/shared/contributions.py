@@ -49,10 +49,7 @@ class Graph(abc.ABC):
     ) -> dict[int, Removal | None]:
         """Do what `probe.adapters.base.Adapter.on_call_gradient` says, given the nodes of a call's outputs.
 
-        Parameters
-        ----------
-        edges
-            by input: where it stands in the graph, and the number that nodes had come to before the call
+        ``edges`` has by input where it stands in the graph, and the number that nodes had come to before the call.
         """
         wanted: dict[Edge, list[int]] = {}
         start = 0

@@ -23,18 +23,10 @@ _PROBE = str(Path(__file__).parents[2])
 
 
 class Function:
-    """A function that is called.
+    """A function that is called: how its own code calls it, and the module, or class, that the name belongs to.
 
-    Parameters
-    ----------
-    function
-        itself, whose signature is asked if it has one
-    name
-        how its own code calls it
-    where
-        what the name belongs to: a module, or a class
-    between
-        files, and folders, of the framework that lie between a function and the program that calls it
+    Its signature is asked if it has one. ``between`` are files, and folders, of the framework that lie between a
+    function and the program that calls it.
     """
 
     __slots__ = ("_between", "_names", "name", "qualified_name")
@@ -60,12 +52,7 @@ class Function:
 def arguments_as_json(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return arguments by name; those that are tensors, or hold some, are left out.
 
-    Parameters
-    ----------
-    names
-        of positional arguments, as far as they are known; the others are called by their place
-    args, kwargs
-        as the function is given them
+    Positional ones have ``names`` as far as they are known; the others are called by their place.
     """
     placed = {names[place] if place < len(names) else str(place): value for place, value in enumerate(args)}
     found = {name: _plain(value) for name, value in {**placed, **kwargs}.items()}
@@ -89,14 +76,8 @@ def _plain(value: object) -> object:
 class Patches:
     """Replaces functions by their names, from `enter` to `leave` of a thread; of the others it is told nothing.
 
-    A function that is called inside another one is not seen.
-
-    Parameters
-    ----------
-    places
-        owner, attribute and `Function` of each
-    before, after
-        are called around a function, as `probe.adapters.base.Adapter.on_operations` says
+    A function that is called inside another one is not seen. ``places`` are owner, attribute and `Function` of each;
+    ``before`` and ``after`` are called around a function, as `probe.adapters.base.Adapter.on_operations` says.
     """
 
     def __init__(

@@ -35,14 +35,10 @@ _spaces = itertools.count(-_SPACE, -_SPACE)
 
 
 def with_own_numbers(counter: type, name: str, register: Callable[[], T]) -> T:
-    """Set hooks whose numbers are not counted: those of the user's stand in pickles, and go on as they would without probe.
+    """Set hooks whose numbers are not counted.
 
-    Parameters
-    ----------
-    counter, name
-        the class that counts hooks, and the attribute in which it does
-    register
-        sets hooks, fewer than a million
+    Those of the user's stand in pickles, and go on as they would without probe. ``counter`` is the class that counts
+    hooks, ``name`` the attribute in which it does; ``register`` sets fewer than a million.
     """
     before = getattr(counter, name)
     setattr(counter, name, next(_spaces))
@@ -55,12 +51,7 @@ def with_own_numbers(counter: type, name: str, register: Callable[[], T]) -> T:
 class CallHook:
     """A hook that belongs to one module: in copies of it that were made past `concealed` it does nothing.
 
-    Parameters
-    ----------
-    module
-        returns the module, as long as it lives
-    call
-        what is to be called
+    ``module`` returns the module, as long as it lives; ``call`` is what is to be called.
     """
 
     def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
@@ -76,13 +67,9 @@ class CallHook:
 def concealed(hook: CallHook, tables: Iterable[object], removal: Removal) -> Removal:
     """Keep a hook out of pickles and copies of the tables that a module has it in, and of the lists of their values.
 
-    Whoever loads a pickled module needs no probe, and its bytes are those that it has without probe. Frameworks compile
-    the values of these tables (``torch.jit.script``) or pickle the tables, and call what their items are.
-
-    Returns
-    -------
-    collections.abc.Callable
-        takes the hook off by ``removal``
+    Whoever loads a pickled module needs no probe, and its bytes are those that it has without probe. Frameworks
+    compile the values of these tables (``torch.jit.script``) or pickle the tables, and call what their items are.
+    Returns what takes the hook off by ``removal``.
     """
     ordered = [table for table in tables if type(table) is OrderedDict]
     keys = {key for table in ordered for key, value in table.items() if value is hook}

@@ -10,12 +10,8 @@ from typing import Any
 def kept(value: Any, tensor: type, tensor_kept: Callable[[Any], Callable[[], Any]]) -> Callable[[], Any]:
     """Return what gives a value back as it is now; tensors, dicts, lists and sets stay the same objects.
 
-    Parameters
-    ----------
-    value
-        of anything that an optimizer keeps
-    tensor, tensor_kept
-        the framework's class of tensors, and what does this for one of them
+    It is any value that an optimizer keeps; ``tensor`` is the framework's class of tensors, ``tensor_kept`` does this
+    for one of them.
     """
     if isinstance(value, tensor):
         return tensor_kept(value)

@@ -16,12 +16,8 @@ _ENDING = re.compile(r"Backward\d*$")
 def losses_behind(node: Any, below: Callable[[Any], Iterable[Any]]) -> list[str]:
     """Return the names of the losses among the functions behind a number: ``CtcLoss``, ``NllLoss``.
 
-    Parameters
-    ----------
-    node
-        the function that made it, None where autograd knows of none
-    below
-        returns the functions that made what a function was given
+    ``node`` is the function that made it, None where autograd knows of none; ``below`` returns the functions that
+    made what a function was given.
     """
     waiting, met, found = deque([node]), {}, {}
     while waiting and len(met) < _NEAR:

@@ -56,12 +56,8 @@ def place_of(array: np.ndarray) -> Place | None:
 class Measuring:
     """Statistics of a framework's tensors.
 
-    Parameters
-    ----------
-    place_of
-        returns where the compiled loop finds a tensor, None where it cannot read it
-    array_of
-        returns the values of any tensor
+    ``place_of`` returns where the compiled loop finds a tensor, None where it cannot read it; ``array_of`` returns
+    the values of any.
     """
 
     def __init__(self, place_of: Callable[[Any], Place | None], array_of: Callable[[Any], np.ndarray]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import ml_dtypes
@@ -118,11 +117,7 @@ class TorchAdapter(Adapter):
             if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
                 yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
 
-    def environment(self) -> dict[str, object]:
-        return torch_environment.environment()
-
-    def parallel(self, models: Sequence[tuple[str, torch.nn.Module]]) -> dict[str, object]:
-        return torch_parallel.parallel(models)
+    environment, parallel = staticmethod(torch_environment.environment), staticmethod(torch_parallel.parallel)
 
     def placements(self, tensor: torch.Tensor) -> list[list[str]]:
         return [] if type(tensor) in PLAIN else torch_parallel.placements_of(tensor)
@@ -163,8 +158,7 @@ class TorchAdapter(Adapter):
         is_lasting = lasting or (type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter))
         return TensorIdentity(tensor) if is_lasting else PassingIdentity(tensor)
 
-    def writes_to(self, tensor: torch.Tensor) -> torch.Tensor:
-        return writes_to(tensor)
+    writes_to = staticmethod(writes_to)
 
     def writes_are_seen(self) -> bool:
         return not (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -249,19 +243,11 @@ class TorchAdapter(Adapter):
             return plain.clone()
         return spare.copy_(plain)
 
-    def keep(self, parameters: Sequence[torch.Tensor]) -> base.Removal:
-        return kept(parameters)
-
-    def keep_optimizer(self, optimizer: Optimizer) -> base.Removal:
-        return kept_optimizer(optimizer)
+    keep, keep_optimizer = staticmethod(kept), staticmethod(kept_optimizer)
 
     # Hooks
 
-    def quiet(self) -> AbstractContextManager[object]:
-        return Quiet()
-
-    def unseen(self) -> AbstractContextManager[object]:
-        return unseen()
+    quiet, unseen, on_any_call = staticmethod(Quiet), staticmethod(unseen), staticmethod(before_any_call)
 
     def interrupted(self) -> None:
         Restored.end()
@@ -282,13 +268,7 @@ class TorchAdapter(Adapter):
             return around_compiled(module, before, after)
         return around_call(module, before, after)
 
-    def on_operations(
-        self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.Returned
-    ) -> Functions:
-        return Functions(before, after)
-
-    def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> base.Removal:
-        return before_any_call(before)
+    on_operations = staticmethod(Functions)
 
     def on_gradient(self, tensor: torch.Tensor, found: base.Found) -> base.Removal | None:
         if not tensor.requires_grad:

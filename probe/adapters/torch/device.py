@@ -40,16 +40,10 @@ def measure_on_device(
     hashed: Sequence[torch.Tensor] = (),
     may_ask: bool = False,
 ) -> Pending:
-    """Begin to compute `probe.numbers.statistics.measure`.
+    """Begin to compute `probe.numbers.statistics.measure`; the rest as in `probe.adapters.torch.statistics.measure`.
 
-    Parameters
-    ----------
-    tensor, order, hash_kind
-        see `probe.adapters.torch.statistics.measure`
-    hashed
-        the tensors before and after, of whose difference ``tensor`` is; otherwise it is hashed itself
-    may_ask
-        values may be looked at, to pass over what is finite once: nobody waits for a CPU
+    ``hashed`` are the tensors before and after, of whose difference ``tensor`` is; otherwise it is hashed itself.
+    With ``may_ask`` values may be looked at, to pass over what is finite once: nobody waits for a CPU.
     """
     values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     axes = axes_of(tuple(values.shape), tuple(order))
@@ -109,14 +103,9 @@ def statistics_of(
 ) -> TensorStats:
     """Return the statistics that a device's numbers stand for.
 
-    Parameters
-    ----------
-    sums
-        min, max, sum, sum of squares, and numbers of NaN, +Inf, −Inf and zeros
-    words
-        halves of the hash, low and high; of an update those of the tensor after and of the one before
-    count
-        elements of the tensor
+    ``sums`` are min, max, sum, sum of squares, and numbers of NaN, +Inf, −Inf and zeros; ``words`` the halves of the
+    hash, low and high, of an update those of the tensor after and of the one before; ``count`` the elements of the
+    tensor.
     """
     low, high, total, squares, *counts = sums
     nan, posinf, neginf, zeros = map(int, counts)

@@ -11,14 +11,10 @@ from probe.adapters.torch.sharded import held
 
 
 class TensorIdentity:
-    """A tensor that a program holds on to, by its id and the memory that it has: may be swapped (parameters, gradients).
+    """A tensor that a program holds on to, by its id and its memory: may be swapped (parameters, gradients).
 
-    Of what comes and goes this is not enough: one view of some memory may get the id of another one.
-
-    Parameters
-    ----------
-    tensor
-        which is not kept alive
+    Of what comes and goes this is not enough: one view of some memory may get the id of another one. It is not kept
+    alive.
     """
 
     __slots__ = ("_id", "_memory", "_place")

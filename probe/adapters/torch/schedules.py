@@ -16,10 +16,7 @@ from probe.errors import ConfigError
 def rates(schedule: object, steps: int) -> list[tuple[float, ...]] | None:
     """Return the rate of every parameter group in the next steps, or None of what is no scheduler.
 
-    Raises
-    ------
-    ConfigError
-        its rates depend on more than the step, or it cannot be copied
+    Raises ConfigError where its rates depend on more than the step, or it cannot be copied.
     """
     if not isinstance(schedule, LRScheduler):
         return None

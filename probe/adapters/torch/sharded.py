@@ -21,12 +21,9 @@ def held(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds of a tensor; where its memory is freed PyTorch itself would end the process on reading it.
+    """Return what this rank holds of a tensor.
 
-    Raises
-    ------
-    RecordingError
-        the memory is freed
+    Raises RecordingError where its memory is freed: PyTorch itself would end the process on reading it.
     """
     tensor = held(tensor)
     if type(tensor) in PLAIN and last_byte(tensor) > tensor.untyped_storage().nbytes():

@@ -43,19 +43,19 @@ class SampleDifference:
     """the token ids of that sample in A and in B, where they were recorded"""
 
 
-def compare_samples(a: Batches, b: Batches, to_b: int = 0) -> tuple[SampleDifference | None, list[Line]]:
+def compare_samples(a: Batches, b: Batches) -> tuple[SampleDifference | None, list[Line]]:
     """Return the first sample that differs, None where none is known to, and what is to be said.
 
     Steps pair by their numbers, micro-batches by theirs; a step that is split otherwise is put together first.
     """
     mine, theirs = _by_step(a.batches), _by_step(b.batches)
-    steps = [step for step in mine if step + to_b in theirs]
+    steps = [step for step in mine if step in theirs]
     if not steps:
         return None, [unchecked(_TOPIC, "no-common-batches")]
     compared: dict[str, int] = {}
     shifted: dict[bool, int] = {}
     for step in steps:
-        for pair in _pairs(mine[step], theirs[step + to_b]):
+        for pair in _pairs(mine[step], theirs[step]):
             difference, line = _first(pair, compared, shifted)
             if line is not None:
                 return difference, [line]

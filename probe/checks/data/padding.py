@@ -43,16 +43,8 @@ def padding_lines(
 ) -> tuple[Side | None, list[Line]]:
     """Return where the batches are padded, None where that is not known, and what is to be said of padding and mask.
 
-    Parameters
-    ----------
-    found
-        the batches
-    pad
-        pad ids, as the configuration has them
-    others
-        special ids that may be pad ids too, as the end of a sequence often is
-    side
-        ``A`` or ``B``, or ``""``
+    ``pad`` are pad ids, as the configuration has them, ``others`` special ids that may be pad ids too, as the end of
+    a sequence often is; ``side`` is ``A`` or ``B``, or ``""``.
     """
     seen_sides = [_side_of_batch(batch, pad) for batch in found.batches]
     unknown = seen_sides.count(None)

@@ -35,10 +35,7 @@ class Tokenizer:
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Load a tokenizer that lies in a folder; nothing is downloaded.
 
-    Raises
-    ------
-    ConfigError
-        transformers is not installed, or the folder holds no tokenizer
+    Raises ConfigError where transformers is not installed, or the folder holds no tokenizer.
     """
     try:
         from transformers import AutoTokenizer

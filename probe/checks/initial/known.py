@@ -63,14 +63,8 @@ def fans(shape: Sequence[int]) -> tuple[int, int] | None:
 def like(sample: Drawn, shape: Sequence[int], is_table: bool) -> str:
     """Return the initialisation that a weight's numbers are like; empty where it is none that is known.
 
-    Parameters
-    ----------
-    sample
-        the weight
-    shape
-        in the canonical layout
-    is_table
-        it is an embedding's, whose rows have neither inputs nor outputs
+    The shape is in the canonical layout. ``is_table``: it is an embedding's, whose rows have neither inputs nor
+    outputs.
     """
     if sample.is_constant:
         return f"constant {sample.mean:.6g}"

@@ -14,15 +14,7 @@ from probe.store.reading.reader import Reader
 
 
 class Timeline:
-    """A step of a recording; tensors and calls are named by their indices in it.
-
-    Parameters
-    ----------
-    reader
-        the recording
-    number
-        the step
-    """
+    """A step of a recording; tensors and calls are named by their indices in it."""
 
     def __init__(self, reader: Reader, number: int) -> None:
         self.reader, self.number = reader, number

@@ -50,12 +50,7 @@ _MAD = 1.4826
 def never_loaded(rows: Sequence[WeightRow], fresh: Iterable[str]) -> list[tuple[WeightRow, str]]:
     """Return the weights of B that were never loaded, or trained, each with the reason.
 
-    Parameters
-    ----------
-    rows
-        all weights
-    fresh
-        names of B's weights that are equal to a fresh initialisation of the model
+    ``fresh`` are names of B's weights that are equal to a fresh initialisation of the model.
     """
     same, is_related = set(fresh), are_related(rows)
     reasons = ((row, _why_fresh(row, row.name_b in same, is_related)) for row in rows if not row.is_equal)

@@ -118,11 +118,6 @@ def kind_of(name: str, shape: tuple[int, ...]) -> Kind:
     return Kind.MATRIX if sum(size > 1 for size in shape) > 1 else Kind.SCALE
 
 
-def is_floating(values: np.ndarray) -> bool:
-    """Return True if an array holds real floating-point numbers, ml_dtypes' included."""
-    return values.dtype.kind in "fV"
-
-
 def numbers_of(values: np.ndarray) -> Numbers:
     """Return the numbers of an array, added up in float64."""
     total = squares = largest = 0.0

@@ -60,21 +60,9 @@ def paired_weights(
 ) -> Pairing:
     """Return which weights of two checkpoints belong together.
 
-    Parameters
-    ----------
-    a, b
-        the checkpoints
-    mapping
-        a layer mapping, None where names are equal
-    source, like
-        recordings of A's and of B's model, or the models: then the classes of the modules are known; else names alone are
-    direction
-        which side the mapping is written from; found out when None
-
-    Raises
-    ------
-    MappingError, ConversionError
-        the mapping cannot be used
+    The layer mapping is None where names are equal; ``direction`` says which side it is written from, found out when
+    None. ``source`` and ``like`` are recordings of A's and of B's model, or the models: then the classes of the
+    modules are known; else names alone are. Raises MappingError or ConversionError where the mapping cannot be used.
     """
     if mapping is None and source is None and like is None:
         return _by_names(a, b)

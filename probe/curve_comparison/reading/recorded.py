@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from probe.contents.experts import load_curves
 from probe.curve_comparison.reading.names import LR
 from probe.curve_comparison.reading.series import Collector, Given, RecordedModel, RunCurves, Series
 from probe.ranks.opening import open_reader
@@ -35,6 +36,8 @@ def read_recording(path: Path) -> RunCurves:
         reader.require_steps()
         found = Collector()
         for step, name, value in reader.scalars:
+            found.add(step, name, value)
+        for step, name, value in load_curves(reader):
             found.add(step, name, value)
         series = found.series()
         model = _model(reader)

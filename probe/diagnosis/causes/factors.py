@@ -48,14 +48,8 @@ def multiple(
 ) -> Found | None:
     """B is a multiple of A.
 
-    Parameters
-    ----------
-    of
-        the findings that it is said of: a name in `_OF`
-    numbers
-        the factors that it may be: a name in `_NUMBERS`
-    within
-        how far a factor may be from such a number; where it is 0, the noise says it
+    ``of`` names the findings that it is said of (`_OF`), ``numbers`` the factors that it may be (`_NUMBERS`). A
+    factor may be ``within`` so much of such a number; where that is 0, the noise says it.
     """
     found = factor_of(evidence) if not of or _OF[of](evidence) else None
     for number, facts in _NUMBERS[numbers](evidence, found[0]) if found is not None else ():

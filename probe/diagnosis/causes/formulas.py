@@ -318,7 +318,7 @@ def activation(evidence: Evidence) -> Found | None:
     """Two functions of one element, told apart by their recorded argument."""
     if evidence.metrics.estimated:
         return _cut_off_at_zero(evidence)
-    names = _told_activation(evidence)
+    names = _told(evidence, _activation_formulas, sample=_sampled)
     if None not in names:
         return _sentence(names)
     known = next(
@@ -377,11 +377,6 @@ def _cut_off_at_zero(evidence: Evidence) -> Found | None:
         )
         return weak(said, share=share, min=low)
     return None
-
-
-@once
-def _told_activation(evidence: Evidence) -> Names:
-    return _told(evidence, _activation_formulas, sample=_sampled)
 
 
 def _is_function(evidence: Evidence) -> bool:

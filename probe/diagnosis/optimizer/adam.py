@@ -37,15 +37,7 @@ class Form:
 
 
 def form_of(trace: Trace, rule: Rule) -> Form | None:
-    """Return the form that explains the update of a parameter, None where the numbers leave several, or none.
-
-    Parameters
-    ----------
-    trace
-        one side of it
-    rule
-        what is known of its moments
-    """
+    """Return the form that explains one side's update of a parameter, None where the numbers leave several, or none."""
     tensors = _values(trace, rule)
     first = rule.first_decay if rule.first_decay is not None else None if rule.gain is None else 1 - rule.gain
     if tensors is None or first is None or rule.second_decay is None:

@@ -28,16 +28,10 @@ class Solution:
 
 
 def solved(target: np.ndarray, columns: Sequence[np.ndarray], rounding: float) -> Solution | None:
-    """Solve for the coefficients; None where the columns cannot be told apart.
+    """Solve for the coefficients of columns of the target's shape, (n,); None where they cannot be told apart.
 
-    Parameters
-    ----------
-    target
-        shape (n,)
-    columns
-        each of the same shape
-    rounding
-        how far the target may be off, as a length: the errors of the coefficients are no smaller than that makes them
+    The target may be off by ``rounding``, a length: the errors of the coefficients are no smaller than that makes
+    them.
     """
     target, columns = np.asarray(target, np.float64), [np.asarray(column, np.float64) for column in columns]
     length = float(np.linalg.norm(target))
@@ -64,10 +58,7 @@ def simplest(
 ) -> tuple[dict[str, float], float] | None:
     """Return what explains the target: the coefficients by the names of their columns, and what is left over.
 
-    Parameters
-    ----------
-    choices
-        names of columns, the simplest first; one that has a column that is not known is passed over
+    ``choices`` are names of columns, the simplest first; one that has a column that is not known is passed over.
     """
     for names in map(str.split, choices):
         chosen = [column for column in map(columns.get, names) if column is not None]

@@ -25,19 +25,7 @@ def values_of(tensor: Tensor) -> np.ndarray | None:
 
 
 class Trace:
-    """One side of an update.
-
-    Parameters
-    ----------
-    side
-        the step
-    earlier
-        the step before, where it was recorded
-    place
-        of the parameter
-    update
-        the update δ
-    """
+    """One side of the update δ of a parameter, in a step; with the step before, where it was recorded."""
 
     def __init__(self, side: Side, earlier: Side | None, place: Place, update: Tensor) -> None:
         self.side, self._earlier, self.place = side, earlier, place

@@ -24,18 +24,9 @@ _ALONE = "rotary"
 
 
 class Line:
-    """Pairs single modules.
+    """Pairs single modules of A and of B, inside a pair that is ``confidence`` sure.
 
-    Parameters
-    ----------
-    found
-        where pairs are kept
-    mine, theirs
-        modules of A and of B, in no order
-    met
-        blocks of A beside them, and the blocks of B that they belong to: they lead, and are not paired here
-    confidence
-        of the pair that they stand in
+    ``met`` are blocks of A beside them, and the blocks of B that they belong to: they lead, and are not paired here.
     """
 
     def __init__(

@@ -303,10 +303,7 @@ def weights_of(
 ) -> list[tuple[Weight, ...]]:
     """Return the parameters of each module, tied ones at every module that has them.
 
-    Parameters
-    ----------
-    turned
-        see `turned_classes`
+    ``turned`` are those of `turned_classes`.
     """
     found: list[list[Weight]] = [[] for _ in range(len(tree))]
     for index, each in enumerate(parameters):
@@ -384,12 +381,8 @@ Kind = tuple[str, str]
 def turned_classes(reader: Reader, records: np.ndarray) -> frozenset[Kind]:
     """Return the classes, with a slot each, that hold a matrix as [in, out]: all of their modules that tell say so.
 
-    A square one does not tell; it lies as those of the other modules of its class do.
-
-    Parameters
-    ----------
-    records
-        of the first calls
+    A square one does not tell; it lies as those of the other modules of its class do. The records are of the first
+    calls.
     """
     given, made = (_widths(reader, records, role) for role in (Role.INPUT, Role.OUTPUT))
     votes: dict[Kind, set[bool]] = defaultdict(set)

@@ -89,12 +89,7 @@ class Found:
     ) -> Iterator[tuple[list[int], list[int]]]:
         """Yield what lies between two neighbours that are known, as far as both sides have them in one order.
 
-        Parameters
-        ----------
-        mine, theirs
-            modules of A and of B, in order
-        met
-            some of them that belong together and are no pairs
+        The modules are given in order; some of them, ``met``, belong together and are no pairs.
         """
         a, b = self.sides.values()
         places, met_b = {j: place for place, j in enumerate(theirs)}, set(met.values())

@@ -22,15 +22,7 @@ _SOME = 20
 
 
 class Complaints:
-    """What is wrong with a mapping, line by line.
-
-    Parameters
-    ----------
-    other
-        the mapping's sections in the target
-    side
-        ``A`` or ``B``: the side that the mapping is read from
-    """
+    """What is wrong with a mapping, line by line, as read from a ``side``; ``other`` are its sections in the target."""
 
     def __init__(self, walk: Walk, bundles: Bundles, other: SectionIndex, side: str) -> None:
         self.walk, self.bundles, self.other, self.side = walk, bundles, other, side
@@ -107,10 +99,7 @@ class Complaints:
     def _no_way(self, blocked: Miss, alone: str = "") -> Note:
         """Say that a module has no counterpart, and which line would say where it is.
 
-        Parameters
-        ----------
-        alone
-            the key of a line that would compare a weight alone, without its module
+        ``alone`` is the key of a line that would compare a weight alone, without its module.
         """
         source = self.walk.source
         start, ended = blocked.start, blocked.ended
@@ -223,19 +212,11 @@ def lost_lines(
 ) -> tuple[LostLine, ...]:
     """Return the lines that lead to nothing, with the modules of both sides that may lack a partner for it.
 
-    In the source these are what the line names, or the module of the parameter. In the target these are what is left in
-    the place that holds what the line names, and what has the same path.
+    In the source these are what the line names, or the module of the parameter. In the target these are what is left
+    in the place that holds what the line names, and what has the same path.
 
-    Parameters
-    ----------
-    notes
-        what is said of each of them
-    partner
-        of modules of the source
-    left
-        modules of the target without a partner
-    here
-        the source, A or B
+    ``notes`` has what is said of each line, ``partner`` the partners of modules of the source (``here``, A or B),
+    ``left`` the target's modules without one.
     """
     source, target, lonely = walk.source, walk.target, list(left)
     found = []

@@ -63,15 +63,8 @@ def coverage(
 ) -> Coverage:
     """Count what a matching pairs, and look for what the rest may be.
 
-    Parameters
-    ----------
-    matching
-        what is paired
-    a, b
-        both sides
-    unneeded
-        modules of either side that need no counterpart; those that only hold another one, and are stepped over, are added,
-        and those of which the weights are compared are counted apart
+    Modules that only hold another one, and are stepped over, count among those that need no counterpart; those of
+    which the weights are compared are counted apart.
     """
     weights = _by_weights(matching, a, "A"), _by_weights(matching, b, "B")
     none, left = [], []

@@ -49,12 +49,8 @@ class _Both:
 def misshapen(matching: Matching, a: Known, b: Known, ranks: tuple[int, int] = (1, 1)) -> list[str]:
     """Say which weights of pairs have shapes with which they cannot be the same, and what to write; alike ones once.
 
-    A vocabulary that one side has padded is none of them.
-
-    Parameters
-    ----------
-    ranks
-        how many A and B have: under tensor parallelism a side may hold a part of a weight only
+    A vocabulary that one side has padded is none of them. ``ranks`` says how many A and B have: under tensor
+    parallelism a side may hold a part of a weight only.
     """
     found = list(_both(matching, a, b))
     padded = {

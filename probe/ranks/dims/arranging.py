@@ -36,13 +36,7 @@ class Arrangement:
     """what the whole is multiplied by"""
 
     def values(self, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Return the whole.
-
-        Parameters
-        ----------
-        read
-            returns what a holder has; one part is in memory beside the whole
-        """
+        """Return the whole of what ``read`` returns of each holder; one part is in memory beside the whole."""
         whole: np.ndarray | None = None
         for part in self.parts:
             values = read(part.holder)
@@ -70,16 +64,8 @@ def arranged(
 ) -> Arrangement | str:
     """Return where the parts of a tensor lie; a text where they cannot make one.
 
-    Parameters
-    ----------
-    dims
-        how it is divided
-    holders
-        place and shape of each rank that holds another part of it
-    sizes
-        of the groups
-    known
-        of factors of axes, by name
+    ``holders`` are place and shape of each rank that holds another part of it; ``sizes`` are those of the groups,
+    ``known`` those of factors of axes, by name.
     """
     rank = len(holders[0][1])
     if not dims.fits(rank) or any(len(shape) != rank for _, shape in holders):
@@ -145,12 +131,7 @@ def _index(at: Sequence[Where]) -> tuple[Where, ...]:
 def statistics(rows: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
     """Return the statistics of tensors that lie side by side, of many at once.
 
-    Parameters
-    ----------
-    rows
-        records, shape (tensors, parts)
-    counts
-        elements of each
+    ``rows`` are records, shape (tensors, parts); ``counts`` are the elements of each.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         sums = {name: rows[name].sum(axis=1) for name in ("nan", "posinf", "neginf", "zeros")}
@@ -171,13 +152,8 @@ def statistics(rows: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
 def sketch_of(arrangement: Arrangement, shapes: Sequence[Shape], sketches: Sequence[np.ndarray]) -> np.ndarray | None:
     """Return the sketches of wholes from those of their parts, where they tell them; None elsewhere.
 
-    They do where parts are added up, and where each part has a single index along every axis that is divided: its sign and its bucket
-    are those of that index then.
-
-    Parameters
-    ----------
-    sketches
-        by part, of one tensor or of many, shape (…, 61)
+    They do where parts are added up, and where each part has a single index along every axis that is divided: its
+    sign and its bucket are those of that index then. Sketches are by part, of one tensor or of many, shape (…, 61).
     """
     found = np.zeros(np.shape(sketches[0]))
     for part, shape, sketch in zip(arrangement.parts, shapes, sketches, strict=True):

@@ -81,16 +81,9 @@ FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.G
 def of_tensor(class_name: str, facts: Facts, role: Role, slot: str, *, parts: int, in_sequence: bool) -> Dims | None:
     """Return how a tensor of a call is divided; None where its class does not say.
 
-    Parameters
-    ----------
-    facts
-        attributes of the module
-    slot
-        ``"0"`` of the tensor that a layer works on
-    parts
-        that lie side by side on each rank: 2 where it is gate and up
-    in_sequence
-        its parameters say that it works on parts of the sequence (norms under sequence parallelism)
+    ``facts`` are attributes of the module; the slot of the tensor that a layer works on is ``"0"``. So many ``parts``
+    lie side by side on each rank: 2 where it is gate and up. ``in_sequence``: its parameters say that it works on
+    parts of the sequence (norms under sequence parallelism).
     """
     role = FORWARD_OF.get(role, role)
     if class_name in _SEQUENCE:

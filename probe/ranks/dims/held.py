@@ -22,13 +22,7 @@ Signature = int
 
 
 class Held:
-    """The rows of all ranks, by tensor.
-
-    Parameters
-    ----------
-    shapes
-        of each tensor, on one of its ranks
-    """
+    """The rows of all ranks, by tensor; ``shapes`` are of each tensor, on one of its ranks."""
 
     def __init__(
         self, gathered: Gathered, members: Sequence[Member], layout: Layout, shapes: Sequence[tuple[int, ...]]
@@ -77,12 +71,7 @@ class Held:
 def differing_groups(digests: np.ndarray, members: Sequence[Member], layout: Layout) -> dict[str, np.ndarray]:
     """Return by group whether members differ that have another place in that group alone, by tensor.
 
-    Parameters
-    ----------
-    digests
-        what members hold, shape (tensors, members, 2)
-    members
-        the rank of each
+    ``digests`` are of what members hold, shape (tensors, members, 2).
     """
     found = {}
     dividing = layout.dividing

@@ -75,13 +75,7 @@ REPLICATED = Dims()
 
 @functools.lru_cache(maxsize=4096)
 def parsed(text: str) -> Dims:
-    """Read dims.
-
-    Raises
-    ------
-    MappingError
-        it is no such text
-    """
+    """Read dims; raises MappingError where a text is none."""
     if text.strip() == "replicated":
         return REPLICATED
     words = ["..." if word == "…" else word for word in text.split()]
@@ -135,14 +129,8 @@ def _splits(axis: int, said: str, before: tuple[int | str, ...], sections: tuple
 def where(split: Split, sizes: Sequence[int], place: int, known: Mapping[str, int]) -> tuple[int, Where] | str:
     """Return the size of an axis of the whole, and which indices of it a rank holds; a text where that cannot be right.
 
-    Parameters
-    ----------
-    sizes
-        of the axis on each of the ranks, in their order
-    place
-        of this rank among them
-    known
-        sizes of factors by name
+    ``sizes`` are those of the axis on each of the ranks, in their order; this rank has a ``place`` among them.
+    ``known`` are sizes of factors by name.
     """
     total = sum(sizes)
     if len(sizes) == 1:

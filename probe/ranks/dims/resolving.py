@@ -33,10 +33,7 @@ def _all_alike(gathered: Gathered) -> np.ndarray:
 class Resolving:
     """How each tensor of a step is divided that is not the same on all ranks, or that is known to be divided.
 
-    Parameters
-    ----------
-    signatures
-        what is known of what the same bytes on the same ranks are divided like
+    ``signatures`` tell what is known of what the same bytes on the same ranks are divided like.
     """
 
     def __init__(self, gathered: Gathered, step: Step, signatures: Mapping[Signature, Dims]) -> None:

@@ -22,13 +22,7 @@ _FIRST = ("0", "input", "x", "input_", "hidden_states", "last_hidden_state")
 
 
 class Telling:
-    """What is said of the tensors of a run.
-
-    Parameters
-    ----------
-    layouts
-        what the user says, by globs of module paths
-    """
+    """What is said of the tensors of a run; ``layouts`` are what the user says, by globs of module paths."""
 
     def __init__(
         self, members: Sequence[Member], layout: Layout, union: Union, weights: Weights, layouts: Mapping[str, str]
@@ -82,15 +76,7 @@ class Telling:
 
 
 def unused_dims(sides: Iterable[tuple[Reader, Layout]], layouts: Mapping[str, str]) -> list[Note]:
-    """Return what says nothing of any side.
-
-    Parameters
-    ----------
-    sides
-        recordings of many ranks, with their groups
-    layouts
-        dims by globs of module paths, and role and slot behind them
-    """
+    """Return what of dims, by globs of module paths and role and slot behind them, says nothing of any side."""
     known = list(sides)
     if not known:
         return []

@@ -23,16 +23,9 @@ _APART = 3600
 def files_of(given: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Return the recordings that a path stands for: a file, or one of each rank, in the order of ranks.
 
-    Parameters
-    ----------
-    given
-        a file; the name that `probe.start` was given (``a.h5`` or ``a``, where there are ``a.rank00000.h5`` …); a folder with the files
-        of one run; or a glob
-
-    Raises
-    ------
-    StoreError
-        there is no such file, or there are files of several runs
+    The path is a file; the name that `probe.start` was given (``a.h5`` or ``a``, where there are ``a.rank00000.h5``
+    …); a folder with the files of one run; or a glob. Raises StoreError where there is no such file, or there are
+    files of several runs.
     """
     path = place_of(given)
     if path.is_file():

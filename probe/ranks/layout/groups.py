@@ -48,16 +48,9 @@ def launch_id() -> str:
 def groups_given(parallel: Mapping[str, Any], rank: int, world_size: int) -> Groups:
     """Return the groups of a rank from what ``probe.start(parallel=…)`` was given.
 
-    Parameters
-    ----------
-    parallel
-        by name either sizes, those whose ranks lie closest first (``{"tp": 2, "dp": 4}``: ranks 0 and 1 are a tp group), or the
-        ranks of each group (``{"tp": [[0, 1], [2, 3]]}``)
-
-    Raises
-    ------
-    ConfigError
-        sizes do not multiply to the world size, or a rank is in no group, or in two
+    These are by name either sizes, those whose ranks lie closest first (``{"tp": 2, "dp": 4}``: ranks 0 and 1 are a
+    tp group), or the ranks of each group (``{"tp": [[0, 1], [2, 3]]}``). Raises ConfigError where sizes do not
+    multiply to the world size, or a rank is in no group, or in two.
     """
     if not isinstance(parallel, Mapping) or not all(isinstance(name, str) for name in parallel):
         raise ConfigError(f"parallel={parallel!r}: expected sizes or ranks by name, as in {{'tp': 2, 'dp': 4}}")

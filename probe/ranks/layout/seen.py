@@ -12,12 +12,9 @@ from probe.ranks.layout.groups import canonical, groups_given, launch_id
 def parallel_of(
     adapter: Adapter, models: Sequence[tuple[str, Any]], given: Mapping[str, Any] | None, rank: int, world_size: int
 ) -> dict[str, object]:
-    """Return what `probe.start` records of the layout; what was given counts before what is seen. No collective is issued.
+    """Return what `probe.start` records of the layout; what was given counts before what is seen.
 
-    Raises
-    ------
-    ConfigError
-        ``given`` does not fit the number of ranks
+    No collective is issued. Raises ConfigError where ``given`` does not fit the number of ranks.
     """
     chosen = {} if given is None else groups_given(given, rank, world_size)
     if world_size == 1:

@@ -17,15 +17,7 @@ SHARES = "num_items_in_batch"
 
 
 class Losses:
-    """The losses that were returned since `take` was called last.
-
-    Parameters
-    ----------
-    adapter
-        of the models' framework
-    seen
-        called with every loss
-    """
+    """The losses that were returned since `take` was called last; ``seen`` is called with every one."""
 
     def __init__(self, adapter: Adapter, seen: Callable[[object], None]) -> None:
         self._adapter, self._seen = adapter, seen

@@ -21,19 +21,13 @@ LOOKED_AT = 8
 class Stepping:
     """Tells by what hooks see where one step ends and the next begins.
 
-    A step ends before the first call of a model that follows an optimizer's step. So it holds the steps of all optimizers that use
-    the gradients of one backward pass, and what the program does to the weights behind them. An optimizer's step counts if a
-    forward with gradients or a backward pass came before it. Where gradients are dropped and no optimizer used them, as
-    a GradScaler does after an overflow, the step ends as well.
+    A step ends before the first call of a model that follows an optimizer's step. So it holds the steps of all
+    optimizers that use the gradients of one backward pass, and what the program does to the weights behind them. An
+    optimizer's step counts if a forward with gradients or a backward pass came before it. Where gradients are dropped
+    and no optimizer used them, as a GradScaler does after an overflow, the step ends as well.
 
-    Parameters
-    ----------
-    run, calls, updates
-        parts of the recorder
-    end
-        ends a step; called with the numbers that are known of it: ``lr``, ``loss``
-    see_loss
-        called with every loss
+    ``end`` ends a step; it is called with the numbers that are known of it: ``lr``, ``loss``. ``see_loss`` is called
+    with every loss.
     """
 
     def __init__(

@@ -54,19 +54,9 @@ def function_of(method: Any) -> FunctionType | None:
 
 
 def code_with(code: CodeType, points: Mapping[int, Point]) -> CodeType:
-    """Return code that calls `CALLED` with the number of each point right behind its line.
+    """Return a function's code that calls `CALLED` with the number of each point right behind its line.
 
-    Parameters
-    ----------
-    code
-        of a function, as Python compiled it
-    points
-        by their numbers
-
-    Raises
-    ------
-    ConfigError
-        the source is not to be had, or a line is not there
+    Raises ConfigError where the source is not to be had, or a line is not there.
     """
     name = code.co_qualname
     where = f"points: {name} of {code.co_filename}"

@@ -24,12 +24,7 @@ _own: dict[int, tuple[CodeType, CodeType]] = {}
 class Points:
     """Records the values of points while their modules run.
 
-    Parameters
-    ----------
-    run, calls
-        the other parts of the recorder
-    log
-        records a tensor under a name at the module that is running
+    ``log`` records a tensor under a name at the module that is running.
     """
 
     def __init__(self, run: Run, calls: Calls, log: Callable[[str, Any], None]) -> None:
@@ -45,10 +40,7 @@ class Points:
     def put(self, modules: Sequence[Hookable]) -> None:
         """Put every point behind its line.
 
-        Raises
-        ------
-        ConfigError
-            the models have no such module, or its code no such line
+        Raises ConfigError where the models have no such module, or its code no such line.
         """
         of: dict[FunctionType, dict[int, Point]] = {}
         for number, point in enumerate(self._points):

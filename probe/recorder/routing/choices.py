@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from probe.errors import ConfigError
+from probe.numbers.choices import as_indices, is_choice
 from probe.recorder.run import Run
 from probe.records import ModuleInfo, Phase, Role
 from probe.store.reading.reader import Reader
@@ -35,13 +36,13 @@ class Choices:
         if step != self._step:
             self._step, self._tensors = step, self._tensors_of(step)
         tensor = self._tensors.get((*router, micro, number))
-        return None if tensor is None else _as_indices(self.reader.values(tensor))
+        return None if tensor is None else as_indices(self.reader.values(tensor))
 
     def _tensors_of(self, step: int) -> dict[tuple[int, Role, int, int], int]:
         """Return the stored choices of a step, by router, pass and call."""
         rows = self.reader.of_step("records", step)
         rows = rows[np.isin(rows["module"], [module for module, _ in self.routers]) & (rows["phase"] == Phase.FORWARD)]
-        chosen = [row for row in rows if row["tensor"] >= 0 and _is_choice(row, rows, self.reader.shapes)]
+        chosen = [row for row in rows if row["tensor"] >= 0 and is_choice(row, rows, self.reader.shapes)]
         return {(row["module"], Role(row["role"]), row["micro"], row["call"]): int(row["tensor"]) for row in chosen}
 
     def _routers(self) -> list[Router]:
@@ -51,7 +52,7 @@ class Choices:
         rows = rows[(rows["phase"] == Phase.FORWARD) & np.isin(rows["role"], (Role.OUTPUT, Role.INPUT))]
         for role in (Role.OUTPUT, Role.INPUT):
             of_role = rows[rows["role"] == role]
-            found = of_role[[_is_choice(each, of_role, reader.shapes) for each in of_role]] if len(of_role) else of_role
+            found = of_role[[is_choice(each, of_role, reader.shapes) for each in of_role]] if len(of_role) else of_role
             if len(found) and (found["tensor"] >= 0).any():
                 return [(int(module), role) for module in np.unique(found["module"][found["tensor"] >= 0])]
             if len(found):
@@ -68,10 +69,7 @@ class Choices:
     def paired(self, run: Run) -> dict[int, Router]:
         """Return the counterparts of routers in models: of equal names, or as many with weights of the same shape.
 
-        Raises
-        ------
-        ConfigError
-            there are none
+        Raises ConfigError where there are none.
         """
         by_path = {info.path: index for index, info in enumerate(run.modules)}
         named = [(by_path.get(self._router(each).path), each) for each in self.routers]
@@ -101,21 +99,3 @@ def _matrix(parameters: Sequence[Any], module: int) -> tuple[int, ...]:
     """Return the sizes of a module's own matrix, in whatever order it lies; ``()`` if it has none."""
     own = [tuple(sorted(each.shape)) for each in parameters if each.module == module and len(each.shape) == 2]
     return own[0] if len(own) == 1 else ()
-
-
-def _is_choice(row: np.void, rows: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Return True for integers beside floats of the same shape: indices, or a map of them, and their weights."""
-    if len(shapes[row["shape"]]) < 2 or row["dtype"].decode().rstrip("0123456789") not in ("int", "bool"):
-        return False
-    same = rows[(rows["module"] == row["module"]) & (rows["shape"] == row["shape"])]
-    return any("float" in each.decode() for each in same["dtype"])
-
-
-def _as_indices(values: np.ndarray) -> np.ndarray | None:
-    """Return choices as [tokens, k]; of a map of the experts, as Megatron has it, too, if all tokens have as many."""
-    values = values.reshape(-1, values.shape[-1])
-    if values.dtype != bool:
-        return values
-    counts = values.sum(-1)
-    is_even = len(counts) and (counts == counts[0]).all()
-    return np.nonzero(values)[1].reshape(len(values), -1) if is_even else None

@@ -28,13 +28,7 @@ from probe.records import Phase, Role, Task
 
 
 class Routing:
-    """Gives routers the choices of another recording.
-
-    Parameters
-    ----------
-    run, calls, measuring
-        the other parts of the recorder
-    """
+    """Gives routers the choices of another recording."""
 
     def __init__(self, run: Run, calls: Calls, measuring: Measuring) -> None:
         self.run, self._calls, self._measuring = run, calls, measuring
@@ -45,12 +39,8 @@ class Routing:
     def put(self, models: Sequence[tuple[str, Any]], modules: Sequence[Hookable]) -> None:
         """Let every router of the models take what its counterpart chose.
 
-        Raises
-        ------
-        ConfigError
-            the recording lacks the choices, a router has no counterpart, or the framework does not show its functions
-        StoreError, FormatError
-            the recording cannot be read
+        Raises ConfigError where the recording lacks the choices, a router has no counterpart, or the framework does
+        not show its functions; StoreError or FormatError where the recording cannot be read.
         """
         if not self._path:
             return
@@ -107,7 +97,7 @@ class Routing:
             run.note(f"{run.name_of(mine)} routed by itself: {self._path} has no choices of step {call.step}", mine)
 
     def _before(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if operation.name == "topk":
+        if operation.name == "topk" and kwargs.get("out") is None:  # the router reads what it passed as out
             self._here.scores = args[0] if args else kwargs.get("input", kwargs.get("x"))
 
     def _after(self, output: Any, raised: bool) -> Any:

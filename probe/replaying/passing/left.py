@@ -64,6 +64,14 @@ class Passed:
     """what cannot be held against A's, by the call in B, the role and the slot"""
     with_inner: set[tuple[int, int, int, str]] = field(default_factory=set)
     """gradients, by the call in B and the slot of what it returned, of which a part came through code inside of calls"""
+    behind: set[RecordedCall] = field(default_factory=set)
+    """calls of A that may have read a cache which earlier calls wrote"""
+    carried: set[int] = field(default_factory=set)
+    """passes in which B was given the cache that its own earlier calls wrote"""
+    uncached: set[RecordedCall] = field(default_factory=set)
+    """calls of A that are not judged for want of that cache"""
+    raised: str = ""
+    """what the first of these raised in B, if any did"""
 
     def leave(self, left: Left) -> None:
         """Note a call that nothing is pulled back through."""
@@ -73,6 +81,12 @@ class Passed:
     def skip(self, call: Call, role: Role, slot: str) -> None:
         """Note a tensor that cannot be held against A's."""
         self.skipped.add((*place_of(call), role, slot))
+
+    def notes(self) -> tuple[Note, ...]:
+        """Return what was not replayed as notes."""
+        names = {call.path or "the model": None for call in sorted(self.uncached, key=lambda call: call.begin)}
+        said = note("replay-needs-cache", names=tuple(names), count=len(self.uncached), error=self.raised)
+        return *([said] if names else []), *(each.note(each.call.path) for each in self.outermost())
 
     def outermost(self) -> list[Left]:
         """Return what was not replayed, without what lies inside of another call that was not, for no reason of its own."""

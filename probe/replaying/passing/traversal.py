@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import weakref
@@ -16,6 +17,7 @@ from probe.adapters.replaying import Replaying, Run
 from probe.records import Role
 from probe.replaying.partners import Partner
 from probe.replaying.passing.backward import Backward
+from probe.replaying.passing.caches import Caches
 from probe.replaying.passing.containers import built
 from probe.replaying.passing.handing import Handing
 from probe.replaying.passing.left import Left, Passed, Why, left_by
@@ -49,6 +51,9 @@ class Traversal:
         self.passed = Passed()
         self.backward = Backward(plan, self.tensors, written, self.passed)
         self._handing = Handing(plan, self.tensors, self.backward)
+        self.caches, self._inputs = Caches(self.adapter, self.recorded), dict(plan.inputs)
+        with contextlib.suppress(Exception):  # not all objects can be copied; a cache has to be a new one
+            self._inputs = copy.deepcopy(self._inputs)
         self.modules = {written.modules[id(each.module)]: each.module for each in self.adapter.modules(plan.model)}
         self._of_a: dict[int, list[int]] = {}
         for index, partner in plan.partners.items():
@@ -90,12 +95,15 @@ class Traversal:
     def _reach(self, call: RecordedCall, index: int) -> None:
         """Make a call that B's code has not made, unless that is what is to be said."""
         around = [each for each in call.callers() if each.module in self._of_a]
-        if any(self._done.get((each, there)) for each in around for there in self._of_a[each.module]):
+        is_made = any(self._done.get((each, there)) for each in around for there in self._of_a[each.module])
+        if is_made and around[0] not in self.passed.uncached:
             self._leave(call, index, Left(call, Why.NOT_CALLED))
             return
         module, inputs = self.modules[index], self.recorded.slots(call, Role.INPUT)
         lacking = tuple(slot for slot, mine in inputs.items() if not mine.has_values)
-        given = {} if around else dict(self.plan.inputs)
+        given = {} if around else self.caches.given(index, call) | self._inputs
+        if given and self.caches.is_behind(call):
+            self.passed.carried.add(call.micro)
         if lacking and not given:
             self._leave(call, index, Left(call, Why.NO_VALUES, slots=lacking))
             return
@@ -107,7 +115,7 @@ class Traversal:
         self._micro, self._stack = call.micro, []
         try:
             with self.replaying.under(call.has_gradients, ""):
-                module(*args, **kwargs)
+                self.caches.keep(index, module(*args, **kwargs), _parameters_of(module) or ())
         except Exception as error:  # noqa: BLE001  B's code, with arguments that it may not expect
             self._leave(call, index, left_by(call, error))
         finally:
@@ -118,7 +126,10 @@ class Traversal:
     def _leave(self, call: RecordedCall, index: int, left: Left) -> None:
         """Note what was not replayed, once."""
         self._done.setdefault((call, index), False)
-        if not any(each.call is call for each in self.passed.left):
+        if left.why is Why.RAISED and call in self.passed.behind:
+            self.passed.uncached.add(call)
+            self.passed.raised = self.passed.raised or left.error
+        elif not any(each.call is call for each in self.passed.left):
             self.passed.left.append(left)
         self.passed.unpulled.add(call)
 
@@ -138,6 +149,8 @@ class Traversal:
             return run(*args, **kwargs)
         if not self.plan.substitutes:
             return self._watched(index, call, around, made)
+        if self.caches.may_read(call, module, _parameters_of(module) or ()):
+            self.passed.behind.add(call)
         counterparts = self.tensors.counterparts(call, Role.INPUT, arrived, _names_of(module))
         if self.tensors.added_inside(arrived, counterparts):
             self._transparent.add(index)

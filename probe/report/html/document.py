@@ -17,6 +17,7 @@ from probe.answer.comparison import Comparison
 from probe.answer.metrics import TOLERANCE, Metrics, Status
 from probe.answer.result import Divergence, SlotResult, Verdict
 from probe.answer.why import explained
+from probe.contents.experts import loads
 from probe.errors import MappingError
 from probe.matching import Known, Matching, Pair, Reason
 from probe.matching.draft import draft, is_written_from_a
@@ -109,13 +110,15 @@ class _Document:
         """Return the document."""
         pairs = self.matching.pairs
         found_in = [self._row_of(found) for found in self.comparison.divergences]
+        table, flip, steps = self.comparison.acceptance, self.comparison.flip, self.comparison.steps
+        to_b = steps[0][1] - steps[0][0] if steps else 0
         return {
             "schema": SCHEMA,
             "probe": __version__,
             "answer": speakable(self.comparison.as_json()),
             "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
-            "acceptance": self._acceptance(),
-            "closest_is_fixed": self._closest_is_fixed(),
+            "acceptance": None if table is None else asdict(for_page(table)),
+            "closest_is_fixed": bool(flip and flip.closest and flip.closest.is_fixed),
             "but_for": qualification(self.comparison.verdict, self.comparison.left_out).strip(),
             "not_compared": rest(self.comparison.left_out) if self.comparison.verdict is Verdict.ALIGNED else "",
             "doubts": self._doubts(),
@@ -134,15 +137,12 @@ class _Document:
             "flow": both_as_columns(self.steps, self.comparison.slots, self.comparison.first_divergence, self.words),
             "mapping": beside(self.comparison, self.a, self.b),
             "serving": self.serving,
-            "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, self._to_b()),
+            "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, to_b),
+            "experts": {name: speakable([load.as_json(-at * to_b) for load in loads(reader, [pair[at] for pair in steps])])
+                        for at, (name, reader) in enumerate((("a", self.a), ("b", self.b)))},
             "rules": self._rules(),
             "words": self.words.all,
         }  # fmt: skip
-
-    def _acceptance(self) -> object:
-        """Return the acceptance table that was asked for."""
-        table = self.comparison.acceptance
-        return None if table is None else asdict(for_page(table))
 
     def _rules(self) -> dict[str, dict[str, str]]:
         """Return by column what the codes say that stand at tensors and findings."""
@@ -294,14 +294,6 @@ class _Document:
         shape, text = str(list(reader.shapes[row["shape"]])), f"{digest:012x}" if row["hash_kind"] else ""
         return [int(row["phase"]), int(row["role"]), word(reader.slots[row["slot"]]), int(row["call"]),
                 word(row["dtype"].decode()), word(shape), number(float(row["norm"])), text]  # fmt: skip
-
-    def _closest_is_fixed(self) -> bool:
-        flip = self.comparison.flip
-        return flip is not None and flip.closest is not None and flip.closest.is_fixed
-
-    def _to_b(self) -> int:
-        """Return what is added to a step of A to get that of B."""
-        return next((step_b - step for step, step_b in self.comparison.steps), 0)
 
 
 def beside(comparison: Comparison, a: Reader, b: Reader) -> dict[str, str]:

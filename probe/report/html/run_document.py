@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from probe._version import __version__
+from probe.contents.experts import loads
 from probe.records import Phase, Role
 from probe.report.graph.flow import first_micro, flow_of, recorded_step
 from probe.report.html import rows
-from probe.report.html.columns import STATISTICS, Words, as_columns, by_columns, side_of, statistics
+from probe.report.html.columns import STATISTICS, Words, as_columns, by_columns, side_of, speakable, statistics
 from probe.report.html.curves import curves_of_one
 from probe.report.html.document import SCHEMA
 from probe.report.inspect import facts
@@ -62,6 +63,7 @@ def run_document(reader: Reader, step: int | None = None) -> dict[str, object]:
         "findings": [],
         "flow": _flow(steps[0], records, words),
         "curves": curves_of_one(reader.path),
+        "experts": {"a": speakable([load.as_json() for load in loads(reader, [each.step for each in steps])])},
         "rules": {},
         "words": words.all,
     }  # fmt: skip

@@ -25,12 +25,8 @@ def source_of(
 ) -> Source:  # fmt: skip
     """Return what nested values are: whose, and of what.
 
-    Names with an unknown value tell that too. Where further entries are unknown, nothing that is missing has its default.
-
-    Raises
-    ------
-    ConfigError
-        none of them is a setting
+    Names with an unknown value tell that too. Where further entries are unknown, nothing that is missing has its
+    default. Raises ConfigError where none of them is a setting.
     """
     keys = flattened(values)
     seen = {**keys, **dict.fromkeys(unknown)}

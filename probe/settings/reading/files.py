@@ -30,12 +30,7 @@ _EXPECTED = "expected a recording, config.json, YAML, arguments as they were pri
 def read(path: str) -> Source:
     """Return what a file says; several files of one side have + between their names, the last one counts.
 
-    Raises
-    ------
-    StoreError, FormatError
-        it cannot be read
-    ConfigError
-        nothing in it is a setting
+    Raises StoreError or FormatError where it cannot be read, ConfigError where nothing in it is a setting.
     """
     place = Path(path)
     if not place.exists() and _AND in path:

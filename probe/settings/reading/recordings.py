@@ -23,13 +23,7 @@ _MODEL = ("model_type", "architectures")
 
 
 def recorded(path: str | Path) -> Source:
-    """Return the settings that a recording holds.
-
-    Raises
-    ------
-    StoreError, FormatError
-        it cannot be read
-    """
+    """Return the settings that a recording holds; raises StoreError or FormatError where it cannot be read."""
     with open_reader(path) as reader:
         return source_of_reader(reader)
 

@@ -89,17 +89,8 @@ def has(group: h5g.GroupID, name: str) -> bool:
 def opened(file: h5py.File, name: str, inside: h5g.GroupID | None = None) -> Any:
     """Return an object of the file, every name on the way to which is a hard link.
 
-    Parameters
-    ----------
-    name
-        the names on the way
-    inside
-        the group that it lies in, if that was opened before: then the last name alone is followed
-
-    Raises
-    ------
-    Damaged
-        a name is not there, or may lead out of the file
+    ``inside`` is the group that it lies in, if that was opened before: then the last name alone is followed. Raises
+    Damaged where a name is not there, or may lead out of the file.
     """
     at = h5g.open(file.id, b"/") if inside is None else inside
     for part in name.split("/") if inside is None else [name.rpartition("/")[2]]:
@@ -114,12 +105,9 @@ def opened(file: h5py.File, name: str, inside: h5g.GroupID | None = None) -> Any
 def dataset(
     file: h5py.File, name: str, inside: h5g.GroupID | None = None, allowed: Filters = _OF_TABLES
 ) -> h5d.DatasetID:
-    """Return a dataset whose values lie in this file, under no other filters than those that are allowed; the rest is as in `opened`.
+    """Return a dataset whose values lie in this file, under no filters but those that are allowed.
 
-    Raises
-    ------
-    Damaged
-        it is none
+    The rest is as in `opened`. Raises Damaged where it is none.
     """
     found = opened(file, name, inside)
     if not isinstance(found, h5d.DatasetID):
@@ -145,10 +133,7 @@ def filters_of(how: Any) -> tuple[int, ...]:
 def table(file: h5py.File, name: str, path: Path) -> h5d.DatasetID:
     """Return a table whose columns are those of the schema, and for whose rows the file at a path has room.
 
-    Raises
-    ------
-    Damaged
-        it is none
+    Raises Damaged where it is none.
     """
     found, size = dataset(file, name), path.stat().st_size
     columns = columns_of(found, name)
@@ -175,10 +160,7 @@ def table(file: h5py.File, name: str, path: Path) -> h5d.DatasetID:
 def columns_of(found: h5d.DatasetID, name: str) -> Columns:
     """Return what the rows of a table are.
 
-    Raises
-    ------
-    Damaged
-        a column is not that of the schema, or leads elsewhere
+    Raises Damaged where a column is not that of the schema, or leads elsewhere.
     """
     stored, known = found.get_type(), _KNOWN.get(name)
     if known is None or not stored.equal(known.stored):
@@ -293,10 +275,7 @@ def stored_dtype(dtype: np.dtype) -> tuple[np.dtype, bool]:
 def attributes(at: h5g.GroupID, size: int) -> dict[str, Any]:
     """Return the attributes of a group: single numbers and texts, together no longer than a file of so many bytes.
 
-    Raises
-    ------
-    Damaged
-        there is another one
+    Raises Damaged where there is another one.
     """
     count, total, group = h5a.get_num_attrs(at), 0, h5py.Group(at)
     if count > _MOST_ATTRIBUTES:

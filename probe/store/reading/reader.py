@@ -34,17 +34,8 @@ _COUNTERS = {"sketches": "n_records"}
 class Reader:
     """One recording, opened for reading; tables are read when first asked for.
 
-    Parameters
-    ----------
-    path
-        a file written by `probe.start`, which may still be being written
-
-    Raises
-    ------
-    StoreError
-        there is no such file, or it cannot be opened
-    FormatError
-        it is not a recording, or one of a newer format
+    The file was written by `probe.start`, and may still be being written. Raises StoreError where there is none, or
+    it cannot be opened, and FormatError where it is not a recording, or one of a newer format.
     """
 
     is_of_ranks: ClassVar[bool] = False
@@ -53,10 +44,8 @@ class Reader:
     def __init__(self, path: str | os.PathLike[str], known: dict[object, Any] | None = None) -> None:
         """Open a recording.
 
-        Parameters
-        ----------
-        known
-            what was made of tables of other files of the run, by their rows: ranks of one stage have the same modules
+        ``known`` has what was made of tables of other files of the run, by their rows: ranks of one stage have the
+        same modules.
         """
         self.path = place_of(path)
         self._known = known
@@ -190,12 +179,9 @@ class Reader:
         return self._made_once("parameters", lambda rows: validation.parameters(rows, count), count)
 
     def axis_sums(self, step: int, parameter: int, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Return the sums along each axis of a parameter as a step began with it (`probe.numbers.axis_sums`); nothing where there are none.
+        """Return the sums along each axis of a parameter as a step began with it; nothing where there are none.
 
-        Parameters
-        ----------
-        axes
-            the order in which its stored axes are meant
+        They are those of `probe.numbers.axis_sums`; ``axes`` is the order in which its stored axes are meant.
         """
         sums = tuple(self._sums[start : start + count] for start, count in self._axis_sums.get((step, parameter), ()))
         recorded = self.parameters[parameter].axes if sums else ()
@@ -329,10 +315,7 @@ class Reader:
     def values(self, tensor: int) -> np.ndarray:
         """Return the stored values of a tensor, in their own dtype.
 
-        Raises
-        ------
-        NotRecordedError
-            ``tensor`` is −1, or the file does not hold it
+        Raises NotRecordedError where ``tensor`` is −1, or the file does not hold it.
         """
         (whole,) = self.parts(tensor, chunk=0)
         return whole

@@ -24,12 +24,8 @@ T = TypeVar("T")
 class RecordedFile:
     """One open file, which a writer may be changing.
 
-    Raises
-    ------
-    StoreError
-        there is no such file, or it cannot be opened
-    FormatError
-        it is not a recording, or one of a newer format
+    Raises StoreError where there is no such file, or it cannot be opened, and FormatError where it is not a
+    recording, or one of a newer format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,17 +52,13 @@ class RecordedFile:
         self._file.close()
 
     def attempt(self, what: str, read: Callable[[], T]) -> T:
-        """Read something and look whether it can be; open the file anew and try again where a writer has changed it meanwhile.
+        """Read something; open the file anew and try again where a writer has changed it meanwhile.
 
-        The first attempt has the file as it was opened, however long ago, so what has become of it since tells nothing. Each
-        later one opens it within the attempt: what is written between opening and reading counts as a change.
+        The first attempt has the file as it was opened, however long ago, so what has become of it since tells
+        nothing. Each later one opens it within the attempt: what is written between opening and reading counts as a
+        change.
 
-        Raises
-        ------
-        FormatError
-            the file is damaged, or leads out of itself
-        StoreError
-            it was closed
+        Raises FormatError where the file is damaged, or leads out of itself, and StoreError where it was closed.
         """
         for again in itertools.chain((False,), (True for _ in attempts(self.path))):
             if again:
@@ -112,13 +104,7 @@ class RecordedFile:
         return self._table(name).shape[0]
 
     def tensor(self, number: int, stored: np.dtype, shape: tuple[int, ...]) -> h5py.Dataset:
-        """Return the dataset of a tensor that does not lie in the blob.
-
-        Parameters
-        ----------
-        stored
-            the dtype that its values are stored as
-        """
+        """Return the dataset of a tensor that does not lie in the blob, its values being of the dtype ``stored``."""
         name = f"tensors/{number}"
         if self._tensors is None:
             self._tensors = layout.opened(self._file, "tensors")

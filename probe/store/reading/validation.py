@@ -66,18 +66,9 @@ def records(
 ) -> None:  # fmt: skip
     """Check rows of ``/records``.
 
-    Parameters
-    ----------
-    step_rows
-        all of ``/steps``
-    first
-        number of the first of the rows
-    known
-        how many there are of what the columns ``module``, ``slot`` and ``shape`` number
-    sizes
-        elements of each shape
-    tensors
-        numbers of the stored tensors, ascending; looked at where a row refers to one
+    ``step_rows`` are all of ``/steps``; ``first`` is the number of the first of the rows. ``known`` says how many
+    there are of what the columns ``module``, ``slot`` and ``shape`` number; ``sizes`` are the elements of each shape;
+    ``tensors`` are the numbers of the stored tensors, ascending, looked at where a row refers to one.
     """
     _of_steps(rows, step_rows, "n_records", first)
     enums = {"phase": len(Phase), "role": len(Role), "hash_kind": len(HashKind), "requires_grad": 2}
@@ -339,10 +330,7 @@ def axis_sums(
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """Return the place and number of sums along each axis by step and parameter: all in ``/sums``, one for each index.
 
-    Parameters
-    ----------
-    shapes
-        of the parameters, in their canonical layout, without axes of size 1
+    ``shapes`` are of the parameters, in their canonical layout, without axes of size 1.
     """
     between(rows, "parameter", 0, len(shapes))
     between(rows, "start", 0, sums + 1)

@@ -33,17 +33,13 @@ _SPILL = 2048
 class Disk:
     """A file, as `h5py.File` takes it, whose bytes below the last commit change only at the next one.
 
-    What lies behind the last commit may be written at any time: nothing refers to it yet. What would
-    overwrite committed bytes is held in memory: metadata, and the last chunk of every table. After a failure
-    of whatever call, and in a process that was forked, everything is held, so that HDF5 can go on and be closed,
-    and the file stays as it is.
+    What lies behind the last commit may be written at any time: nothing refers to it yet. What would overwrite
+    committed bytes is held in memory: metadata, and the last chunk of every table. After a failure of whatever call,
+    and in a process that was forked, everything is held, so that HDF5 can go on and be closed, and the file stays as
+    it is.
 
-    Parameters
-    ----------
-    path
-        must not exist yet, unless `flags` are others
-    flags
-        how it is opened; of a file that is there everything counts as committed
+    The file must not exist yet, unless the ``flags`` by which it is opened are others: then everything in it counts
+    as committed.
     """
 
     def __init__(self, path: Path, flags: int = system.NEW) -> None:

@@ -9,18 +9,9 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 def shortage(per_step: float, remaining: int | None, free: int, folder: str, is_compressed: bool = False) -> str:
     """Say that a recording will not fit on its disk, or return an empty text.
 
-    Parameters
-    ----------
-    per_step
-        bytes that one more recorded step takes
-    remaining
-        steps that are still to be recorded; None when there is no end to them: then 1,000 are asked to fit
-    free
-        bytes that are free
-    folder
-        where
-    is_compressed
-        a step takes less than that: how much less is not known by then
+    One more recorded step takes ``per_step`` bytes, of which ``free`` are left in the folder; less if it is
+    compressed: how much less is not known by then. ``remaining`` are the steps that are still to be recorded; where
+    it is None there is no end to them, and 1,000 are asked to fit.
     """
     if per_step * (_THOUSAND if remaining is None else remaining) <= free:
         return ""

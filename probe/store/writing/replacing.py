@@ -21,12 +21,7 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 def replaced(path: Path) -> Iterator[None]:
     """Remove a recording once the block has ended; put it back if the block fails.
 
-    Raises
-    ------
-    ExistsError
-        what is there is no recording
-    StoreError
-        it cannot be read, or not be moved
+    Raises ExistsError where what is there is no recording, StoreError where it cannot be read, or not be moved.
     """
     aside = path.with_name(f"{path.name}.replaced-{os.getpid()}")
     try:

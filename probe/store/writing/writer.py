@@ -51,25 +51,9 @@ _NAMES_LIMIT = 32 << 20
 class Writer:
     """Appends one run to a new HDF5 file.
 
-    Parameters
-    ----------
-    path
-        must not exist yet
-    info
-        the attributes of the run
-    queue_bytes
-        the queue holds at most this much; who hands over more waits
-    compression
-        how large tensors are compressed
-
-    Raises
-    ------
-    ExistsError
-        the file is already there
-    StoreError
-        the file cannot be created
-    ConfigError
-        what compresses is not installed
+    ``info`` has the attributes of the run. The queue holds at most ``queue_bytes``: who hands over more waits.
+    ``compression`` is how large tensors are compressed. Raises ExistsError where the file is already there,
+    StoreError where it cannot be created, ConfigError where what compresses is not installed.
     """
 
     def __init__(
@@ -183,16 +167,9 @@ class Writer:
     def add_record(self, head: tuple[Any, ...], stats: bytes, tensor: int, is_sketched: bool = True) -> None:
         """Append a record.
 
-        Parameters
-        ----------
-        head
-            its columns before the statistics, see `schema.RECORDS`
-        stats
-            as `probe.numbers.packed.pack` returns them
-        tensor
-            the id of its values, −1 for none
-        is_sketched
-            the sketch stands in the file; otherwise its numbers are zeros
+        ``head`` has its columns before the statistics, see `schema.RECORDS`; ``stats`` are as
+        `probe.numbers.packed.pack` returns them; ``tensor`` is the id of its values, −1 for none. With
+        ``is_sketched`` the sketch stands in the file; otherwise its numbers are zeros.
         """
         row = self._pack_row(*head, stats, tensor)
         self._records.append(row + (stats[SKETCH] if is_sketched else _NO_SKETCH))

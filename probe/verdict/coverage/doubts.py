@@ -36,21 +36,15 @@ _OF_ORDER = (ChangeKind.SWAPPED, ChangeKind.REORDERED)
 
 @dataclass
 class Doubts:
-    """What is said of the steps beside their findings.
-
-    Attributes
-    ----------
-    reasons
-        why the runs cannot be called aligned
-    is_over
-        nothing can be told of later steps
-    """
+    """What is said of the steps beside their findings."""
 
     tally: Tally
     runs: tuple[RunSummary, RunSummary]
     notes: list[Note]
     reasons: list[Note]
+    """why the runs cannot be called aligned"""
     is_over: bool = False
+    """nothing can be told of later steps"""
     is_in_parts: bool = False
     """one side hands over at once what the other does call by call"""
     nan: Note | None = None
@@ -110,7 +104,8 @@ class Doubts:
             replayed = any("routing" in half.reader.info.config for half in (step.a, step.b))
             hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
             is_said = any(each.code == "behind-other-routing" for each in self.reasons)
-            if hidden > _MOST_OPEN * len(forward) and (verdicts.routed or replayed) and not is_said:
+            is_much = hidden > _MOST_OPEN * len(forward) or "mixed" in verdicts.notes
+            if is_much and (verdicts.routed or replayed) and not is_said:
                 known = {"file": step.a.reader.path.name, "is_replayed": replayed}
                 self.doubt(note("behind-other-routing", count=hidden, total=len(forward), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)

@@ -54,10 +54,7 @@ class Left:
     def weights_without_counterpart(self, readers: Sequence[Reader], loose: Sequence[int]) -> dict[str, list[str]]:
         """Return, by side, the weights that were recorded and not compared.
 
-        Parameters
-        ----------
-        loose
-            by side, its calls without a counterpart: weights in modules that one side alone has are these calls'
+        ``loose``, by side, are calls without a counterpart: weights in modules that one side alone has are theirs.
         """
         sides = zip("AB", readers, self.weights, self.compared, strict=True)
         left = {name: uncompared_weights(reader, seen, compared) for name, reader, seen, compared in sides}

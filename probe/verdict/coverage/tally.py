@@ -25,12 +25,7 @@ _ORDER = (State.EQUAL, State.AGREES, State.HEALED, State.OPEN, None, State.INHER
 class Tally:
     """Counts, over all steps, what both sides have in common and what one alone has.
 
-    Attributes
-    ----------
-    only
-        by side: paths of modules that were called and have no counterpart that was
-    unneeded
-        by side: modules that have no counterpart and need none
+    By side, ``only`` are paths of modules that were called and have no counterpart that was; ``unneeded`` need none.
     """
 
     def __init__(self, readers: tuple[Reader, Reader], matching: Matching) -> None:

@@ -12,13 +12,7 @@ from probe.verdict.coverage.tally import Tally
 
 
 def reasons(rows: Sequence[SlotResult], tally: Tally, *, has_others: bool) -> Iterator[Note]:
-    """Yield why runs cannot be called aligned though nothing that was compared differs.
-
-    Parameters
-    ----------
-    has_others
-        there are weights that were not compared
-    """
+    """Yield why runs cannot be called aligned though nothing that was compared, of all weights or not, differs."""
     if rows and all(_is_given(row, tally.roots) for row in rows):
         yield note("nothing-but-inputs-compared")
     is_zero = {group.hyper.get("lr") for group in tally.groups} == {0}

@@ -15,16 +15,9 @@ from probe.verdict.tensors import Tensor
 def measure(
     a: Tensor, b: Tensor, *, may_permute: bool = False, factor: float = 1.0, is_given: bool = True
 ) -> Error | None:
-    """Return the error of B against A; None if the two cannot be compared.
+    """Return the error of B against ``factor`` times A; None if the two cannot be compared.
 
-    Parameters
-    ----------
-    may_permute
-        axes of one size may stand in another order
-    factor
-        what A is multiplied by first
-    is_given
-        a call is given it: what one side hides the other may show
+    ``may_permute``: axes of one size may stand in another order; ``is_given``: it is an input, which a side may mask.
     """
     if a.size != b.size or not (a.is_known and b.is_known):
         return None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from probe.numbers import tokens
+from probe.numbers.tokens import Near
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
+from probe.verdict.distance.values import error_of
 from probe.verdict.judge import blame
 from probe.verdict.judge.judging import SEVERAL, Judging, bounded, is_off
 from probe.verdict.judge.loss import noise_of_loss
@@ -71,9 +74,14 @@ class _Backward:
             error = Error(math.inf)
             check = Check(math.inf, 0.0, True)
         else:
-            limit = self._limit(event, error, u, sources)
-            known = {"has_direction": self._is_multiple(event, error, u, sources), "is_judged": limit < JUDGES_NOTHING}
+            whole, limit, told, passed = error, self._limit(event, error, u, sources), event, sources
+            if limit >= JUDGES_NOTHING and (near := self._nearest(event, u)) is not None:
+                told, passed, error = near.event, near.error, error_of(near.x, near.y)
+                limit = BACKWARD.limit(u, passed)
+            is_multiple = self._is_multiple(told, error, u, passed)
+            known = {"has_direction": is_multiple, "is_judged": limit < JUDGES_NOTHING}
             check = judging.check(event, error, limit, BACKWARD, u, excess, **known)
+            error = whole
         own, limit, is_behind = bounded(error.size), check.limit, self.is_behind
         if check.code:
             verdict = Verdict(event, State.OPEN, sources, u, limit, is_behind=is_behind, code=check.code, check=check)
@@ -94,6 +102,16 @@ class _Backward:
             judging.finds(phase, (path,), event, limit, code, error=error, check=check, is_behind=is_behind)
             self.is_behind = True
         self._note(event, error, sources)
+
+    def _nearest(self, event: Event, u: float) -> Near | None:
+        """Return what the tokens tell whose values, and gradients that came back so far, differ least."""
+        verdicts, node, graph = self.judging.verdicts, event.node, self.judging.graph
+        if not verdicts.tokens or self.factor != 1 or node is None or not event.is_paired:
+            return None
+        users = graph.users(event) if event.role is not Role.GRAD_INPUT else []
+        scope = [each for each in (node, node.parent) if each is not None]
+        seen = [each.event for at in (*scope, *users) for each in verdicts.of_node(at) if each.event is not event]
+        return tokens.near(event, seen, verdicts.choices(node), verdicts.tokens, u, verdicts.rows, in_order=True)
 
     def _limit(self, event: Event, error: Error, u: float, sources: float) -> float:
         node = event.node

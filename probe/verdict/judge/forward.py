@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from probe.numbers import tokens
 from probe.numbers.statistics import unit_roundoff
+from probe.numbers.tokens import Near
 from probe.records import Phase, Role
-from probe.verdict.distance.error import Error
+from probe.verdict.distance.error import Error, View
 from probe.verdict.distance.values import can_be_laid, error_of
 from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
@@ -18,7 +20,7 @@ from probe.verdict.judge.beside import judge_beside
 from probe.verdict.judge.healing import CARRIED, Healing, may_be_written_otherwise
 from probe.verdict.judge.judging import Judging, bounded, has_direction, hides, norm_error
 from probe.verdict.judge.loss import loss_agrees
-from probe.verdict.judge.verdicts import Sources, State, Verdict
+from probe.verdict.judge.verdicts import Sources, State, Verdict, Verdicts
 from probe.verdict.noise.limits import widened
 from probe.verdict.noise.model import BACKWARD, FORWARD, JUDGES_NOTHING, OTHER, WORST
 from probe.verdict.noise.rung import Check
@@ -56,6 +58,19 @@ def judge_forward(judging: Judging) -> None:
                 continue
             error = Error(1.0)
         _judge_value(judging, event, error, sources)
+    _decide_experts(judging.verdicts)
+
+
+def _decide_experts(verdicts: Verdicts) -> None:
+    """Let what is open inside of experts be decided by what they return, if that is judged token by token."""
+    told = {
+        at
+        for at in verdicts.routed
+        if all(verdicts.agrees(each) and verdicts.rows(each, verdicts.tokens) is not None for each in at.outputs)
+    }
+    for each in list(verdicts.by_event.values()):
+        if each.state is State.OPEN and each.event.node is not None and told.intersection(each.event.node.callers()):
+            verdicts.add(replace(each, state=State.INHERITS))
 
 
 def sources_of(judging: Judging, event: Event) -> Sources:
@@ -86,8 +101,8 @@ def sources_of(judging: Judging, event: Event) -> Sources:
             if call not in step.of_a:
                 u = max([u, *(tensor.u for tensor in call.of(Role.OUTPUT).values())])
     hidden = [hides(each) * passed for each in made_of if (passed := verdicts.error(each))]
-    error, excess = max(found.error, error), max(found.excess, excess)
-    return replace(found, error=error, u=u, excess=excess, hidden=max(hidden, default=0.0))
+    alone, error, excess = error, max(found.error, error), max(found.excess, excess)
+    return replace(found, error=error, u=u, excess=excess, hidden=max(hidden, default=0.0), own=alone)
 
 
 def _written(judging: Judging, segment: Node | None) -> Iterator[tuple[float, float, float]]:
@@ -118,32 +133,65 @@ def _own_roundoff(judging: Judging, event: Event) -> float:
     return min(event.a.u, event.b.u) if is_alone and is_of_floats else event.u
 
 
-def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
-    step, verdicts = judging.step, judging.verdicts
-    assert event.a is not None and event.node is not None
-    if event.a.kind == "integer":
-        is_chosen = judging.graph.segment(event) is not None  # else the program gives it
-        limit = widened(0.0, routing=routing_limit(event.a.size, sources.error) if is_chosen else 0.0)
-        if 0 < error.size <= limit and not sources.is_wrong:
-            _note_routing(judging, event, error)
-    else:
-        gains = {"cancelled": product_condition(step, event), "centred": centring_condition(step, event)}
-        gains |= {"softmax": softmax_gain(step, judging.graph.segment(event))}
-        limit = widened(FORWARD.limit(sources.u, sources.error), beside_peaks=FORWARD.limit(sources.u, sources.hidden))
-        limit = widened(limit, **{max(gains, key=gains.__getitem__): math.prod(gains.values()) * limit})
-        routed = _routed(judging, event)
-        if error.size > limit and routed:
-            alike = _error_of_alike(judging, event)
-            error, limit = (alike, limit) if alike is not None else (error, widened(limit, experts=routed))
+@dataclass(frozen=True)
+class _Held:
+    """What is held against a limit: the error of all tokens, or of those that tell (`is_near`)."""
+
+    error: Error
+    limit: float
+    is_off: bool
+    is_near: bool = False
+    is_mixed: bool = False
+    """others may be mixed into these tokens, and do not explain their error"""
+
+
+def _limit(judging: Judging, event: Event, sources: Sources) -> tuple[float, float]:
+    """Return the limit of a tensor, and how many times larger its module makes it."""
+    step, segment = judging.step, judging.graph.segment(event)
+    assert event.a is not None
+    if event.a.kind == "integer":  # without a segment the program gives it
+        return widened(0.0, routing=0.0 if segment is None else routing_limit(event.a.size, sources.error)), 1.0
+    gains = {"cancelled": product_condition(step, event), "centred": centring_condition(step, event)}
+    gains |= {"softmax": softmax_gain(step, segment)}
+    limit = widened(FORWARD.limit(sources.u, sources.error), beside_peaks=FORWARD.limit(sources.u, sources.hidden))
+    gain = math.prod(gains.values())
+    return widened(limit, **{max(gains, key=gains.__getitem__): gain * limit}), gain
+
+
+def _held(judging: Judging, event: Event, error: Error, sources: Sources, routed: float) -> _Held:
+    (limit, gain), verdicts = _limit(judging, event, sources), judging.verdicts
     sources_off = sources.off if judging.is_first and not verdicts.written else None
     is_off = has_direction(event, error, sources.u, sources.error, sources_off)
-    floor, own = FORWARD.floor(sources.u), bounded(max(error.size, sources.error) if error.is_bound else error.size)
-    known = {"has_direction": is_off, "passed": sources.off}
+    near = _nearest(judging, event, sources.u) if verdicts.tokens else None
+    is_number = event.a is not None and event.a.kind == "integer"
+    if near is None:
+        is_wide = error.size > limit and routed and not is_number
+        return _Held(error, widened(limit, experts=routed) if is_wide else limit, is_off)
+    told, apart, may_mix = near
+    if may_mix and (error.size > limit or is_off):
+        return _Held(error, limit, is_off, True)
+    own = max(told.error, sources.own)
+    limit = FORWARD.limit(sources.u, own) + (tokens.MIXES * sources.error if may_mix else 0.0)
+    limit = routing_limit(told.x.size, own) if is_number else limit * gain
+    off = None if sources_off is None else told.off
+    is_off = not may_mix and has_direction(told.event, apart, sources.u, own, off)
+    return _Held(apart, widened(0.0, tokens=limit), is_off, True, may_mix and apart.size > limit)
+
+
+def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
+    verdicts, routed, whole = judging.verdicts, _routed(judging, event), error
+    assert event.a is not None
+    held = _held(judging, event, error, sources, routed)
+    error, limit = held.error, held.limit
+    if event.a.kind == "integer" and 0 < whole.size and error.size <= limit and not sources.is_wrong:
+        _note_routing(judging, event, whole)
+    floor, own = FORWARD.floor(sources.u), bounded(max(whole.size, sources.error) if whole.is_bound else whole.size)
+    known = {"has_direction": held.is_off, "passed": sources.off}
     check = judging.check(event, error, limit, FORWARD, sources.u, sources.excess, **known)
 
     def add(state: State, carried: float | None, code: str = "") -> None:
         """Give a verdict that passes on an error, or None: those of its sources."""
-        off, excess = norm_error(event, error), sources.excess if carried is None else None
+        off, excess = norm_error(event, whole), sources.excess if carried is None else None
         passed = sources.error if carried is None else carried
         is_behind = sources.is_wrong or check.is_consequence
         verdict = Verdict(event, state, passed, sources.u, check.limit, off, is_behind, code, sources.error, check)
@@ -152,7 +200,12 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     if check.code:
         add(State.OPEN, None, check.code)
     elif limit >= JUDGES_NOTHING and error.size > floor and not (check.is_fixed or sources.is_wrong):
-        add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
+        add(State.OPEN, own, "expert-routing" if routed else "no-limit")
+    elif held.is_mixed or (held.is_near and limit > tokens.LOOSEST and error.size > floor and not check.is_wrong):
+        verdicts.notes += ["mixed"] if held.is_mixed else []
+        add(State.OPEN, own, "expert-routing")
+    elif error is not whole and not check.is_wrong:
+        add(State.INHERITS, own)
     elif not check.is_wrong and (check.is_fixed or not _shows_buffer(judging, event, error)):
         judging.explained(event, error, floor, sources.u, check, sources.error, sources.is_wrong)
     elif not (check.is_fixed or _is_of_other_samples(judging, event)) and (
@@ -199,7 +252,8 @@ def _without_effect(judging: Judging, event: Event, error: Error, sources: Sourc
         return "rows-without-loss"
     if not may_be_written_otherwise(step, event):
         return ""
-    if event.role is Role.OUTPUT and activation_between(event.a, event.b, FORWARD.limit(sources.u, sources.error)):
+    at_most = min(limit, FORWARD.limit(sources.u, sources.error))
+    if event.role is Role.OUTPUT and activation_between(event.a, event.b, at_most):
         return "moved-border"
     agrees = loss_agrees(judging)
     heals = Healing(step, judging.graph, sources.error, sources.u, lambda: agrees).heals(event)
@@ -283,7 +337,8 @@ def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
 def _note_routing(judging: Judging, event: Event, error: Error) -> None:
     """Note the share of tokens whose choices rounding made otherwise, for the call and the one around it."""
     assert event.a is not None and event.node is not None
-    width = event.a.form[-1] if len(event.a.form) > 1 else 1
+    judging.verdicts.tokens = tokens.count_of(event, (*event.node.inputs, *(event.node.parent or event.node).inputs))
+    width = event.a.size // judging.verdicts.tokens
     for node in (event.node, event.node.parent):
         if node is not None:
             known = judging.verdicts.routed.get(node, 0.0)
@@ -315,21 +370,25 @@ def _routed(judging: Judging, event: Event) -> float:
     return 1.5 * math.sqrt(routed.get(node, 0.0))
 
 
-def _error_of_alike(judging: Judging, event: Event) -> Error | None:
-    """Return the error of the tokens that both sides route alike; None unless the values tell them."""
-    node = event.node
-    assert node is not None and event.a is not None and event.b is not None
-    around = [each for each in (node, node.parent) if each is not None]
-    known = [each for at in around for each in (*at.inputs, *(out for inner in at.inner for out in inner.outputs))]
-    chosen = [each for each in known if each.is_paired and each.a is not None and each.a.kind == "integer"]
-    for choice in chosen:
-        error = judging.step.error(choice)
-        assert choice.a is not None and choice.b is not None
-        tensors = event.a, event.b, choice.a, choice.b
-        if error is None or not error.size or not all(each.has_values and len(each.form) > 1 for each in tensors):
-            continue
-        x, y, here, there = (each.values().reshape(-1, each.form[-1]) for each in tensors)
-        if len({len(x), len(y), len(here), len(there)}) == 1 and x.shape == y.shape and here.shape == there.shape:
-            is_alike = (np.sort(here, -1) == np.sort(there, -1)).all(-1)
-            return error_of(x[is_alike], y[is_alike]) if is_alike.any() else None
-    return None
+def _nearest(judging: Judging, event: Event, u: float) -> tuple[Near, Error, bool] | None:
+    """Return what tokens tell that both sides route alike; True if others may be mixed into them."""
+    node, verdicts, graph, step = event.node, judging.verdicts, judging.graph, judging.step
+    assert node is not None
+    segment, made_of = graph.segment(event), graph.sources(event)
+    if segment is None or (segment in verdicts.routed and event.role is Role.INPUT and graph.producer(event) is None):
+        return None  # experts are given their tokens in an order of their own
+    own = [each for each in made_of if not (step.is_equal(each) or verdicts.state(each) is State.HEALED)]
+    is_number = event.a is not None and event.a.kind == "integer"
+    chosen = [] if is_number else verdicts.choices(node)
+    near = tokens.near(event, own, chosen, verdicts.tokens, u, verdicts.rows)
+    if near is None:
+        return None
+    error = Error(float(np.mean(near.x != near.y)), view=View.INTEGERS) if is_number else error_of(near.x, near.y)
+    if error.max_at >= 0:
+        row, column = divmod(error.max_at, near.x.shape[-1])
+        error = replace(error, max_at=int(near.at[row]) * near.x.shape[-1] + column)
+    weights = [len(step.a.zeros(each).shape) for each in step.a.weights_of(node.a.module)]
+    is_leaf = event.role is Role.OUTPUT and len(own) == 1 and not (node.a.inner or node.b.inner)
+    is_row_by_row = is_leaf and bool(weights) and max(weights) < 3 and weights.count(2) < 2  # as a norm, or one product
+    is_same = len(made_of) == 1 and graph.is_same_tensor(made_of[0].a, event.a)
+    return near, error, not (is_row_by_row or is_same or segment in verdicts.routed)

@@ -38,12 +38,7 @@ def may_be_written_otherwise(step: Step, event: Event) -> bool:
 class Healing:
     """Asks whether a difference is taken back.
 
-    Attributes
-    ----------
-    sources, u
-        error and roundoff that the tensor was made of: what is behind it may have as much
-    loss_agrees
-        tells whether the loss does
+    What is behind the tensor may have as much error and roundoff as what it was made of: ``sources``, ``u``.
     """
 
     step: Step

@@ -80,14 +80,8 @@ class Judging:
     ) -> Check:
         """Return what is held against what, by the rung that judges.
 
-        Parameters
-        ----------
-        limit, has_direction, is_judged
-            what the built-in model says: what is larger or has a direction is wrong, if it can be judged
-        relative
-            the error on the scale of the limit, where that is not the one of the tensors
-        passed
-            by how much the norms of the sources differ
+        For the built-in model what is larger than ``limit`` or has a direction is wrong, if it is judged. ``relative``
+        is the error on the scale of the limit, where that is another; ``passed`` the difference of the sources' norms.
         """
         size = error.size if relative is None else relative
         is_wrong = is_judged and (size > limit or has_direction)
@@ -194,10 +188,7 @@ def norm_error(event: Event, error: Error) -> float:
 def has_direction(event: Event, error: Error, u: float, sources: float, sources_off: float | None) -> bool:
     """Return True if an error is one of the norm or of the mean, by more than rounding leaves there.
 
-    Parameters
-    ----------
-    sources_off
-        difference of the norms of the sources; None if the weights may differ, so that it explains nothing
+    ``sources_off``, of their norms, is None if the weights may differ, so that it explains nothing.
     """
     off, limit = norm_error(event, error), max(NORMS.floor(u), NORMS.gain * sources)
     if (abs(error.along) > ALONG and off > limit) or _mean_error(event, error) > max(limit, ALONG * error.size):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from probe.notes import Note
+from probe.numbers.tokens import sums_of
 from probe.records import Phase
 from probe.verdict.distance.error import Error
 from probe.verdict.noise.rung import Check
@@ -74,31 +78,26 @@ class Sources:
     excess: float = 0.0
     hidden: float = 0.0
     """largest error as a share of what is left beside elements that are most of a tensor"""
+    own: float = 0.0
+    """of what are no events: weights"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place that is wrong.
-
-    Attributes
-    ----------
-    paths
-        in A; ``("",)``: the model, its loss or its optimizer as a whole
-    code
-        why this place: a row of `probe.verdict.judge.blame`, or the rule of the phase
-    facts
-        what else is known of the gap; evidence that never moves the place
-    """
+    """A place that is wrong."""
 
     step: int
     micro: int
     phase: Phase
     paths: tuple[str, ...]
+    """in A; ``("",)``: the model, its loss or its optimizer as a whole"""
     event: Event | None
     error: Error | None
     limit: float
     code: str
+    """why this place: a row of `probe.verdict.judge.blame`, or the rule of the phase"""
     facts: tuple[Any, ...] = ()
+    """what else is known of the gap; evidence that never moves the place"""
     is_shown: bool = True
     """numbers show it, not settings alone"""
     check: Check | None = None
@@ -124,6 +123,9 @@ class Verdicts:
     """by module of A: a buffer that differs as the step begins"""
     routed: dict[Node, float] = field(default_factory=dict)
     """by call: share of the tokens whose routing rounding may have changed"""
+    tokens: int = 0
+    """of which mixtures of experts are given so many; 0 unless rounding changed the routing of some"""
+    rows: Callable[[Event, int], np.ndarray | None] = field(default_factory=lambda: functools.lru_cache(256)(sums_of))
     unused_factor: float = 1.0
     """by which all gradients differ, and those that the optimizer used do not"""
     notes: list[str] = field(default_factory=list)
@@ -141,6 +143,12 @@ class Verdicts:
     def tell(self, said: Note) -> None:
         """Say something beside the verdict, once."""
         self.told += [said] if said not in self.told else []
+
+    def choices(self, node: Node) -> list[Event]:
+        """Return the integers in a call, and in that around it if rounding changed their routing."""
+        around = [node, node.parent] if node.parent is not None and node in self.routed else [node]
+        known = [each for at in around for each in (*at.inputs, *(out for one in at.inner for out in one.outputs))]
+        return [each for each in (*known, *node.outputs) if each.is_paired and each.a and each.a.kind == "integer"]
 
     def of_node(self, node: Node) -> list[Verdict]:
         """Return the verdicts of the tensors of a call."""

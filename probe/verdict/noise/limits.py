@@ -20,15 +20,7 @@ def update_limit(gradient: float, u: float, weight: float, update: float, count:
 
     Adam divides by the size of the gradient, which leaves √e; the stored weight rounds δ; elements whose gradient is
     rounding flip their sign.
-
-    Parameters
-    ----------
-    gradient
-        error of the gradient
-    u, weight, update
-        roundoff and norm of the weight, norm of δ
-    count
-        number of elements
+    ``gradient`` is an error; ``weight`` and ``update`` are norms.
     """
     root, stored, flips = math.sqrt(max(gradient, 4 * 2**-24)), u * weight / update, math.sqrt(UPDATE_FLIPS / count)
     parts = {"root_of_gradient": UPDATE_GAIN * root, "stored_weight": UPDATE_GAIN * stored, "flips": 2 * flips}

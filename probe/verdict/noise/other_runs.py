@@ -26,17 +26,7 @@ _key: Callable[[Call], tuple[int, str, int]] = attrgetter("micro", "path", "numb
 
 
 class OtherRun:
-    """One further recording.
-
-    Parameters
-    ----------
-    path
-        the file
-    option
-        what the user calls it: ``noise`` or ``reference``
-    a, b
-        the recordings that are compared
-    """
+    """One further recording, of what the user calls it: ``noise`` or ``reference``."""
 
     def __init__(self, path: str | os.PathLike[str], option: str, a: Reader, b: Reader) -> None:
         self.option = option

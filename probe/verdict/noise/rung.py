@@ -60,16 +60,8 @@ class StepNoise:
     def check(self, event: Event, error: Error, built_in: Check, row: Row, u: float, excess: float) -> Check:
         """Return what is held against what.
 
-        Parameters
-        ----------
-        error
-            of the two tensors
-        built_in
-            what the built-in model says; its error may be on another scale
-        row, u
-            the noise of the phase, and the roundoff on the way
-        excess
-            the largest error among what the event was made of that measured noise does not explain
+        The error of ``built_in``, what the built-in model says, may be on another scale. ``row`` is the noise of the
+        phase, ``u`` the roundoff on the way, ``excess`` the largest error of its sources beyond measured noise.
         """
         return built_in
 

@@ -98,10 +98,7 @@ def subnormal_limit(event: Event) -> float:
 def sibling_limit(event: Event, apart: float) -> float:
     """Return the error of a gradient beside larger ones: softmax passes little back, with their rounding.
 
-    Parameters
-    ----------
-    apart
-        absolute error, by element, of what the segment passed back so far
+    ``apart`` is the absolute error, by element, of what the segment passed back so far.
     """
     a, b = event.a, event.b
     assert a is not None and b is not None

@@ -232,13 +232,7 @@ def batch_axis(parts: Sequence[Shape], whole: Shape) -> int | None:
 
 
 def length_before_batch(groups: Iterable[tuple[Sequence[Call], Call]]) -> int:
-    """Return the size of the axis before that of the batch in most tensors of three axes; 1 if the batch stands first.
-
-    Parameters
-    ----------
-    groups
-        calls of several micro-batches, and the one that they are
-    """
+    """Return the size of the axis before the batch in most tensors of three axes; 1 if the batch stands first."""
     seen: Counter[int] = Counter()
     for parts, whole in groups:
         for slot, tensor in whole.of(Role.OUTPUT).items():

@@ -50,22 +50,15 @@ class Event:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """A call that both sides made.
-
-    Attributes
-    ----------
-    a, b
-        the call; the first one if a side made several for the other side's one
-    parent
-        the innermost call around it that both sides made
-    calls
-        of A and of B: one call each, or the parts of one
-    """
+    """A call that both sides made."""
 
     a: Call
     b: Call
+    """the first one if a side made several for the other side's one"""
     parent: Node | None
+    """the innermost call around it that both sides made"""
     calls: tuple[tuple[Call, ...], tuple[Call, ...]]
+    """of A and of B: one call each, or the parts of one"""
     inputs: list[Event] = field(default_factory=list)
     outputs: list[Event] = field(default_factory=list)
     values: list[Event] = field(default_factory=list)

@@ -29,13 +29,7 @@ _OTHER = 0.5
 
 
 def with_orders(matching: Matching, a: Reader, b: Reader, steps: tuple[int, int] | None) -> tuple[Matching, list[Note]]:
-    """Return a matching with what lies in one weight, and the orders of rows that hold in all layers.
-
-    Parameters
-    ----------
-    steps
-        the first step that both sides have, which may refute an order; None without one
-    """
+    """Return a matching with what lies in one weight, and the orders of rows that the first ``steps`` allow."""
     if not may_lie_otherwise(matching, a, b):
         return completed(matching, a, b), []
     from probe.matching.automatic.outline import outline_of

@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 import probe
 from probe.adapters.base import Adapter
 from probe.answer.result import Verdict
+from probe.contents.experts import loads
 from probe.errors import ConfigError, ProbeWarning, StoreError
 from probe.numbers.choices import OWN_CHOICES, OWN_SCORES
-from probe.records import Role
+from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
 EXPERTS, CHOSEN, WIDTH = 8, 2, 16
@@ -56,6 +57,12 @@ def mapped(scores):
     values, chosen = torch.topk(scores, k=CHOSEN, dim=1)
     values = values.softmax(-1)
     return torch.zeros_like(scores).scatter(1, chosen, values), torch.zeros_like(scores).scatter(1, chosen, 1).bool()
+
+
+def written(scores):
+    out = scores.new_empty(len(scores), CHOSEN), torch.empty(len(scores), CHOSEN, dtype=torch.int64)
+    torch.topk(scores.detach(), CHOSEN, out=out)
+    return scores.gather(1, out[1]), out[1]
 
 
 class Router(nn.Module):
@@ -155,6 +162,8 @@ def test_what_b_would_have_chosen_is_recorded_beside() -> None:
     for choices, scores in zip(own[::2], own[1::2], strict=True):
         best = np.argsort(-b.values(scores["tensor"]), -1)[:, :CHOSEN]
         assert np.array_equal(np.sort(best), np.sort(b.values(choices["tensor"])))
+    counts = [np.bincount(np.concatenate([b.values(row["tensor"]) for row in own[at:8:4]]).ravel()) for at in (0, 2)]
+    assert all(load.is_own and np.array_equal(load.counts, each) for load, each in zip(loads(b), counts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -184,20 +193,22 @@ def test_a_recording_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_b", "text"),
+    ("rule", "of_b", "text"),
     [
         (
+            plain,
             {"tokens": 16},
             "0.gate routed by itself: its 2 experts for each of 32 tokens are no choice that was seen inside it",
         ),
-        ({"steps": 2}, "0.gate routed by itself: a.h5 has no choices of step 1"),
+        (plain, {"steps": 2}, "0.gate routed by itself: a.h5 has no choices of step 1"),
+        (written, {}, "0.gate routed by itself: its 2 experts for each of 32 tokens"),
     ],
-    ids=["shape", "step"],
+    ids=["shape", "step", "out"],
 )
-def test_what_does_not_fit_is_said_and_the_training_goes_on(of_b: dict[str, Any], text: str) -> None:
+def test_what_does_not_fit_is_said_and_the_training_goes_on(rule: Any, of_b: dict[str, Any], text: str) -> None:
     record(made(plain, layers=1), "a.h5")
     with pytest.warns(ProbeWarning, match=text.replace(".", r"\.")):
-        record(made(plain, seed=1, layers=1), "b.h5", routing="a.h5", **of_b)
+        record(made(rule, seed=1, layers=1), "b.h5", routing="a.h5", **of_b)
     assert any(said.startswith(text) for _, _, said in Reader("b.h5").notes)
 
 
@@ -274,35 +285,54 @@ def transformers_model(kind: str, experts: str = "eager") -> nn.Module:
 
 def trained(model: nn.Module, path: str, **options: Any) -> None:
     ids = torch.randint(0, 64, (4, 48), generator=torch.Generator().manual_seed(1))
-    with warnings.catch_warnings(), probe.capture(model, path, task="tensor", quiet=True, overwrite=True, **options):
+    options = {"task": "tensor", "quiet": True, "overwrite": True} | options
+    with warnings.catch_warnings(), probe.capture(model, path, **options):
         warnings.simplefilter("ignore")
         model(input_ids=ids).logits.float().square().mean().backward()
 
 
-@pytest.mark.parametrize(
+def narrow(kind: str, experts: str, change: Callable[..., Any] = lambda out: out) -> nn.Module:
+    """Return a model in bfloat16; ``change``: what becomes of what the experts of its last layer return."""
+    model = transformers_model(kind, experts)
+    inner = model.model.layers[1].mlp.experts
+    plain = inner.forward
+    inner.forward = lambda *args: change(plain(*args))
+    exact = model.model.rotary_emb.inv_freq.clone()
+    model = model.to(torch.bfloat16)
+    model.model.rotary_emb.inv_freq = exact
+    return model
+
+
+def with_other_gradient(out: torch.Tensor) -> torch.Tensor:
+    out.register_hook(lambda gradient: 1.5 * gradient)
+    return out
+
+
+KINDS = pytest.mark.parametrize(
     ("kind", "experts"), [("Qwen3Moe", "eager"), ("Mixtral", "grouped_mm"), ("DeepseekV3", "grouped_mm")]
 )
+
+
+@KINDS
 def test_experts_in_16_bits_are_judged_as_a_dense_model(kind: str, experts: str) -> None:
-    """Bare, tokens that rounding routes otherwise hide a wrong activation; the answer asks for the run that names it."""
-
-    def narrow(is_wrong: bool) -> nn.Module:
-        model = transformers_model(kind, experts)
-        if is_wrong:
-            inner = model.model.layers[1].mlp.experts
-            plain = inner.forward
-            inner.forward = lambda *args: plain(*args) * 1.08
-        exact = model.model.rotary_emb.inv_freq.clone()
-        model = model.to(torch.bfloat16)
-        model.model.rotary_emb.inv_freq = exact
-        return model
-
     trained(transformers_model(kind), "a.h5")
-    trained(narrow(is_wrong=False), "b.h5", routing="a.h5")
+    trained(narrow(kind, experts), "b.h5", routing="a.h5")
     assert probe.compare("a.h5", "b.h5").verdict is Verdict.ALIGNED
-    trained(narrow(is_wrong=True), "b.h5")
-    bare = probe.compare("a.h5", "b.h5")
-    if bare.first_divergence is None:
-        assert bare.verdict is Verdict.UNDECIDED and 'routing="a.h5"' in str(bare)
-    trained(narrow(is_wrong=True), "b.h5", routing="a.h5")
+    trained(narrow(kind, experts, lambda out: out * 1.08), "b.h5", routing="a.h5")
     first = probe.compare("a.h5", "b.h5").first_divergence
     assert first is not None and first.a[0].path == "model.layers.1.mlp.experts"
+
+
+@KINDS
+def test_bare_the_tokens_that_both_sides_route_alike_tell(kind: str, experts: str) -> None:
+    """Routers choose by themselves, and some tokens of both layers fall otherwise."""
+    trained(transformers_model(kind), "a.h5")
+    trained(narrow(kind, experts), "b.h5")
+    right = probe.compare("a.h5", "b.h5")
+    assert right.verdict is Verdict.ALIGNED, right
+    trained(narrow(kind, experts, lambda out: out * 1.2), "b.h5")
+    first = probe.compare("a.h5", "b.h5").first_divergence
+    assert first is not None and first.a[0].path == "model.layers.1.mlp.experts"
+    trained(narrow(kind, experts, with_other_gradient), "b.h5")
+    first = probe.compare("a.h5", "b.h5").first_divergence
+    assert first is not None and first.phase is Phase.BACKWARD and first.a[0].path.startswith("model.layers.1.mlp")

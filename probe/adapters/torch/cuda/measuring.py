@@ -48,10 +48,7 @@ class Launcher:
     ) -> Row | None:
         """Begin to measure a tensor, or what is left of it without another one; None where the kernel cannot.
 
-        Raises
-        ------
-        RecordingError
-            a CUDA graph is being captured
+        Raises RecordingError while a CUDA graph is being captured.
         """
         if self.unusable or not self.takes(tensor):
             return None

@@ -39,14 +39,8 @@ def plan_of(
 ) -> Plan | None:
     """Return the plan of a shape; None where the kernel knows none: of more than eight axes, of more than 2³¹ groups.
 
-    Parameters
-    ----------
-    shape, strides
-        of the tensor, in elements
-    order
-        as `probe.numbers.sketch.axes_of` takes it
-    subtracted
-        strides of a tensor of the same shape that is taken away from it
+    Strides are in elements, the order is as `probe.numbers.sketch.axes_of` takes it; ``subtracted`` are the strides
+    of a tensor of the same shape that is taken away.
     """
     places = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     taken = subtracted or (0,) * len(shape)

@@ -20,9 +20,7 @@ _streams: dict[int, torch.cuda.Stream] = {}
 def begin_values(tensor: torch.Tensor) -> Callable[[], np.ndarray] | None:
     """Begin to copy a tensor's values as they are now; None where they have to be waited for at once.
 
-    Returns
-    -------
-    what waits for the copy, and gives an array that nobody else writes to
+    Returns what waits for the copy, and gives an array that nobody else writes to.
     """
     if not tensor.is_cuda or tensor.nbytes > _LARGE:
         return None

@@ -140,10 +140,7 @@ def sums_of_rows(side: Outline, weight: Weight) -> np.ndarray | None:
 def stacked(found: Found, chain_a: Sequence[int], chain_b: Sequence[int], confidence: float) -> None:
     """Keep a module that holds the weights of like parts stacked, against the module that holds these parts.
 
-    Parameters
-    ----------
-    chain_a, chain_b
-        modules of A and of B, each of which holds the next one and hardly anything else
+    Each module of a chain holds the next one and hardly anything else.
     """
     side = "B" if found.a.stack(chain_a[-1]) else "A"
     half, other = found.ends(side)

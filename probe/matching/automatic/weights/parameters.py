@@ -175,14 +175,9 @@ Axes = tuple[int, ...]
 
 
 def order_of(here: Outline, there: Outline, pairs: Sequence[tuple[Weight, Weight]]) -> Axes:
-    """Return which of its stored axes stands where in the other side's weight, the same for all pairs; empty where nothing tells.
+    """Return which stored axis stands where in the other side's weight: the same for all pairs, empty if nothing tells.
 
-    Parameters
-    ----------
-    here
-        the side whose weights are turned
-    pairs
-        weights of that side, each with the one of ``there`` that it is
+    The weights of ``here`` are turned; each pair has one of them, and the one of ``there`` that it is.
     """
     possible = [set(_fitting(mine, theirs)) for mine, theirs in pairs]
     common = sorted(set.intersection(*possible)) if possible else []

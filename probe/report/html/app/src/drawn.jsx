@@ -3,16 +3,16 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { count, error, plain, value } from "./text.js";
 
-const WIDTH = 340;
+export const WIDTH = 340;
 
 /** Counts as steps, for an SVG path. */
-function outline(counts, most, height) {
+export function outline(counts, most, height) {
   const wide = WIDTH / counts.length;
   const top = (n) => (height - (n / most) * (height - 2)).toFixed(1);
   return `M0,${height}${counts.map((n, k) => `V${top(n)}H${((k + 1) * wide).toFixed(1)}`).join("")}V${height}Z`;
 }
 
-function Ends({ from, to }) {
+export function Ends({ from, to }) {
   return <div class="ends"><span>{from}</span><span>{to}</span></div>;
 }
 

@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { copied } from "./clipboard.js";
 import { Drawn } from "./drawn.jsx";
+import { Experts } from "./experts.jsx";
 import { canBePicked, PHASES } from "./model.js";
 import { Source } from "./source.jsx";
 import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
@@ -252,6 +253,7 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
       {canBePicked(state) && <button aria-pressed={picked[side].includes(row)} onClick={() => onPick(side, row)}>{picked[side].includes(row) ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
+      <Experts report={report} row={row} choice={choice} onSelect={onSelect} />
       <Source key={row} report={report} row={row} />
       {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} onSelect={onSelect} /></>}
     </aside>
