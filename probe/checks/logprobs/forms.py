@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -211,14 +212,14 @@ def factor(pairs: Pairs, atol: float) -> Facts | None:
 
     The sum is p^k and what the other tokens have: from all of 1 − p in one of them to equal parts of it in all.
     """
-    explained = _correlation(pairs.a, pairs.d)
-    if pairs.a.size < BOUND.fewest or is_noise(pairs.d, atol) or explained**2 < BOUND.explained:
+    if pairs.a.size < BOUND.fewest or is_noise(pairs.d, atol):
         return None
     k, a = _power(pairs.a, pairs.b), np.minimum(pairs.a, -BOUND.tiny)
     parts = (0.0, (1 - k) * math.log(max(float(pairs.id.max()), 1.0)))
     low, high = np.sort([k * a - np.logaddexp(k * a, k * np.log(-np.expm1(a)) + each) for each in parts], axis=0)
-    inside = float((np.abs(pairs.b - np.clip(pairs.b, low, high)) < atol * max(k, 1)).mean())
-    return {"slope": k, "inside": inside} if inside >= BOUND.within and (k > 1) == (explained > 0) else None
+    rest = pairs.b - np.clip(pairs.b, low, high)
+    inside, left = float((np.abs(rest) < atol * max(k, 1)).mean()), float((rest**2).sum() / (pairs.d**2).sum())
+    return {"slope": k, "inside": inside} if inside >= BOUND.within and left < BOUND.explained else None
 
 
 def one_sided(pairs: Pairs, atol: float) -> Facts | None:
@@ -264,19 +265,31 @@ def sequences(pairs: Pairs, atol: float) -> Facts | None:
     found = _part(pairs, which, atol)
     if not found or np.median(size[which & (number <= count / 3)]) < 2 * np.median(size[~which]):
         return None
+    step = begins(pairs, atol)
+    ahead = which & (pairs.position < step["position"]) if step and step["axis"] == "position" else np.zeros(1, bool)
+    if ahead.sum() >= BOUND.fewest and is_left(pairs.d[ahead], atol):
+        return None
     is_prefix = bool((which == pairs.is_shared).mean() > 1 - BOUND.share)
     return {**found, "rows": len(wrong), "total": len(rows), "numbers": tuple(wrong), "is_prefix": is_prefix}
 
 
 def begins(pairs: Pairs, atol: float) -> Facts | None:
-    """Differences that are wider from a position on; at a multiple of a tile where one is as likely."""
+    """Differences that are wider from a position on, from or up to a token of each answer; at a multiple of a tile where one is as likely."""
+    for axis, at in (("position", pairs.position), ("token", pairs.token), ("until", -pairs.token)):
+        found = _step(replace(pairs, position=at), atol)
+        if found:
+            return {"axis": axis, **found, "position": abs(found["position"])}
+    return None
+
+
+def _step(pairs: Pairs, atol: float) -> Facts | None:
     at, size = _magnitudes(pairs)
     cut, tile = _onset(at, size)
     if not cut:
         return None
     before, after = float(size[:cut].mean()), float(size[cut:].mean())
     step = _likelihood(size, np.append(np.full(cut, before), _line(at[cut:], size[cut:])))
-    is_step = step >= _likelihood(size, _line(at, size)) + math.log(size.size) / 2
+    is_step = step >= _likelihood(size, _line(at, size)) + math.log(size.size) / 2 and after > BOUND.spread * atol
     is_clear = min(after / before, _rise(pairs, at[cut], at[cut])) >= BOUND.jump
     return {"position": int(at[cut]), "tile": tile, "before": before, "after": after} if is_step and is_clear else None
 
@@ -317,7 +330,7 @@ def _likelihood(size: np.ndarray, scale: np.ndarray) -> float:
 
 def _line(at: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Return the scale of magnitudes as a line over the position, or over its logarithm, whichever fits."""
-    lines = (np.maximum(np.polyval(np.polyfit(x, size, 1), x), 0.1 * size.mean()) for x in (at, np.log1p(at)))
+    lines = (np.maximum(np.polyval(np.polyfit(x, size, 1), x), 0.1 * size.mean()) for x in (at, np.log1p(at - at[0])))
     return max(lines, key=lambda line: _likelihood(size, line))
 
 
@@ -364,7 +377,7 @@ def some(pairs: Pairs, atol: float) -> Facts | None:
     """A part of the tokens by far, of no common place; all others as noise."""
     size = _sizes(pairs)
     far = (size > BOUND.far * np.median(size)) & (np.abs(pairs.d) > atol / BOUND.coolest)
-    is_some = far.mean() > BOUND.share and not is_noise(pairs.d, atol) and is_noise(pairs.d[~far], atol)
+    is_some = far.mean() > BOUND.share and not is_noise(pairs.d, atol) and is_left(pairs.d[~far], atol)
     return _place(pairs, far) if is_some else None
 
 
