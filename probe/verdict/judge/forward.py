@@ -183,7 +183,7 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     assert event.a is not None
     held = _held(judging, event, error, sources, routed)
     error, limit = held.error, held.limit
-    if event.a.kind == "integer" and 0 < whole.size and error.size <= limit and not sources.is_wrong:
+    if event.a.kind == "integer" and 0 < whole.size and (error.size <= limit or sources.is_wrong):
         _note_routing(judging, event, whole)
     floor, own = FORWARD.floor(sources.u), bounded(max(whole.size, sources.error) if whole.is_bound else whole.size)
     known = {"has_direction": held.is_off, "passed": sources.off}
