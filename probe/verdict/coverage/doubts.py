@@ -80,6 +80,8 @@ class Doubts:
         self._look_for_nan(step, verdicts)
         self.notes += (*modes_note(step), *verdicts.told, *_healed(step, verdicts))
         self.notes += (each for each in (_padded(step) if step.padding else ()) if each not in self.notes)
+        flipped = flips(step.nodes)
+        self.notes += (each for each in flipped if each.code == "choices-flipped")
         if verdicts.unused_factor != 1:
             scaling = note("gradients-scaled", factor=float(f"{verdicts.unused_factor:.6g}"))
             self.notes.append(note("factor-not-used", scaling=scaling, advice=note("loss-scaling")))
@@ -98,8 +100,7 @@ class Doubts:
                 self.doubt(*trivial.mostly_not_comparable(ends, True))
             if all(each.code != "held-in-parts" for each in self.reasons):
                 self.doubt(*_in_parts(step))
-            for said in flips(step.nodes):
-                (self.doubt if said.code == "choices-beyond-margin" else self.notes.append)(said)
+            self.doubt(*(each for each in flipped if each.code == "choices-beyond-margin"))
             forward = [each for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
             replayed = any("routing" in half.reader.info.config for half in (step.a, step.b))
             hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
@@ -107,6 +108,7 @@ class Doubts:
             is_much = hidden > _MOST_OPEN * len(forward) or "mixed" in verdicts.notes
             if is_much and (verdicts.routed or replayed) and not is_said:
                 known = {"file": step.a.reader.path.name, "is_replayed": replayed}
+                known["has_values"] = all(half.reader.info.config.get("task") == "tensor" for half in (step.a, step.b))
                 self.doubt(note("behind-other-routing", count=hidden, total=len(forward), **known))
         self.is_in_parts |= any(node.parent is None and step.is_in_parts(node) for node in step.nodes)
         if step.batches.are_same:

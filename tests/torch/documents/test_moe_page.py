@@ -21,7 +21,7 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.0")
     shutil.copy(EXAMPLES / "train_moe.py", tmp_path)
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         lines = block.splitlines()
         *commands, last = [line[2:] for line in lines if line.startswith("$ ")]
