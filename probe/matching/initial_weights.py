@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -42,14 +43,7 @@ def _fingerprint(side: Reader, tree: Tree, rows: np.ndarray, is_cast: bool) -> F
         if low < high and math.isfinite(low) and math.isfinite(high):
             ends = (rounded(low), rounded(high)) if is_cast else (low, high)
             own.setdefault(module, set()).add((math.prod(side.shapes[shape]), *ends))
-    known: dict[int, frozenset[object]] = {}
-
-    def weights(module: int) -> frozenset[object]:
-        if module not in known:
-            known[module] = frozenset().union(*(own.get(index, ()) for index in tree.subtree(module)))
-        return known[module]
-
-    return weights
+    return functools.cache(lambda module: frozenset().union(*(own.get(index, ()) for index in tree.subtree(module))))
 
 
 def rounded(value: float) -> int:

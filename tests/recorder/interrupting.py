@@ -145,7 +145,7 @@ def keys(run: Recording, step: int) -> Counter[tuple[str, str, str, str, int]]:
     return Counter((s.phase, s.role, s.path, s.slot) for s in run.seen if s.step == step)
 
 
-PARTS = {"start": 20, "hooks": 24, "step": 24, "stop": 24}
+PARTS = {"start": 60, "hooks": 24, "step": 24, "stop": 24}
 """parts of probe's work, and at how many places each is interrupted"""
 ENDS = {
     "step": "recording to {path} was interrupted in probe.step() (KeyboardInterrupt()); the recording has stopped, your "

@@ -24,7 +24,7 @@ GIVE_CODES = {"finds", "Wrong", "Verdict"}
 GIVE_NOTES = re.compile("^from probe.(notes|checks.outcome) import", re.MULTILINE)
 CODE_AT = {"note": 0, "_doubt": 0, "fault": 1, "fine": 1, "unchecked": 1}
 """which argument is the code, by what makes a note, or a line of a check"""
-DYNAMIC = ("rotary-",)
+DYNAMIC = ("rotary-", "logprobs-")
 """beginnings of codes of which the rest is computed"""
 
 

@@ -46,8 +46,7 @@ def watch(cell: nn.Cell, before: Before, after: After) -> Removal:
             watches.remove(mine)
         if not watches:
             watched.pop(key, None)
-        if not watched and not of_any:
-            _restore()
+        _restore()
 
     watched.setdefault(key, []).append(mine)
     try:
@@ -64,8 +63,7 @@ def watch_any(before: Callable[[nn.Cell], None]) -> Removal:
     def remove() -> None:
         if before in of_any:
             of_any.remove(before)
-        if not watched and not of_any:
-            _restore()
+        _restore()
 
     of_any.append(before)
     _replace()
@@ -85,8 +83,8 @@ def _replace() -> None:
 
 
 def _restore() -> None:
-    """Undo it, unless somebody has replaced it once more: then calls just pass through."""
-    if nn.Cell.__call__ is _call:
+    """Undo it if nothing is watched, unless somebody has replaced it once more: then calls just pass through."""
+    if nn.Cell.__call__ is _call and not watched and not of_any:
         nn.Cell.__call__ = _plain
 
 

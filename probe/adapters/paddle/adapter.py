@@ -155,14 +155,13 @@ class PaddleAdapter(Adapter):
         mine = weakref.ref(module)
         pre, post = _PreHook(mine, before), _PostHook(mine, after)
         tables = [value for name, value in vars(module).items() if name.startswith("_forward_p")]
-        register = functools.partial(
-            all_or_none,
-            lambda: concealed(pre, tables, module.register_forward_pre_hook(pre, with_kwargs=True).remove),
-            lambda: concealed(
-                post, tables, module.register_forward_post_hook(post, with_kwargs=True, always_call=True).remove
-            ),
+        set_pre = functools.partial(module.register_forward_pre_hook, pre, with_kwargs=True)
+        set_post = functools.partial(module.register_forward_post_hook, post, with_kwargs=True, always_call=True)
+        return all_or_none(
+            functools.partial(with_own_numbers, HookRemoveHelper, "next_hook_id"),
+            lambda: concealed(pre, tables, set_pre),
+            lambda: concealed(post, tables, set_post),
         )
-        return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
 
     def on_operations(
         self, before: Callable[[base.Operation, tuple[Any, ...], dict[str, Any]], None], after: base.Returned

@@ -18,12 +18,11 @@ def rates(schedule: object, steps: int) -> list[tuple[float, ...]] | None:
         return None
     if isinstance(schedule, ReduceOnPlateau):
         raise ConfigError("ReduceOnPlateau depends on a metric, not on the step alone: its rates cannot be simulated")
+    name = type(schedule).__name__
     try:
         copied = copy.deepcopy(schedule)
     except Exception as error:
-        raise ConfigError(
-            f"{type(schedule).__name__} cannot be copied ({error}): give a function of the step"
-        ) from error
+        raise ConfigError(f"{name} cannot be copied ({error}): give a function of the step") from error
     copied.verbose = False
     found = []
     for step in range(steps):

@@ -13,17 +13,20 @@ from probe.adapters.base import Removal
 T = TypeVar("T")
 
 
-def all_or_none(*registrations: Callable[[], Removal]) -> Removal:
-    """Set hooks, all of them or, should something interrupt, none; return what takes them off."""
+def all_or_none(apart: Callable[[Callable[[], None]], None], *registrations: Callable[[], Removal]) -> Removal:
+    """Set hooks ``apart``, all of them or, should something interrupt, none; return what takes them off."""
     removals: list[Removal] = []
+
+    def register() -> None:
+        for each in registrations:
+            removals.append(each())
 
     def remove() -> None:
         for removal in removals:
             removal()
 
     try:
-        for register in registrations:
-            removals.append(register())
+        apart(register)
         return remove
     except BaseException:
         remove()
@@ -57,30 +60,34 @@ class CallHook:
     def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
         self._module, self._call = module, call
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CallHook:
-        return type(self)(nothing, nothing)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (nothing, nothing)
 
 
-def concealed(hook: CallHook, tables: Iterable[object], removal: Removal) -> Removal:
-    """Keep a hook out of pickles and copies of the tables that a module has it in, and of the lists of their values.
+def concealed(hook: CallHook, tables: Iterable[object], register: Callable[[], Any]) -> Removal:
+    """Set a hook and keep it out of pickles and copies of the tables that a module has it in, and of the lists of their values.
 
     Whoever loads a pickled module needs no probe, and its bytes are those that it has without probe. Frameworks
     compile the values of these tables (``torch.jit.script``) or pickle the tables, and call what their items are.
-    Returns what takes the hook off by ``removal``.
+    ``register`` sets it and returns its handle; what takes it off is returned.
     """
     ordered = [table for table in tables if type(table) is OrderedDict]
-    keys = {key for table in ordered for key, value in table.items() if value is hook}
-    marks = [_conceal(table, key) for table in ordered for key in keys if key in table]
+    marks: list[Removal] = []
 
-    def remove() -> None:
-        removal()
-        for mark in marks:
-            mark()
+    def numbers() -> set[object]:
+        return {key for table in ordered for key, value in table.items() if value is hook}
 
-    return remove
+    try:
+        handle = register()
+        keys = numbers()
+        marks += [_conceal(table, key) for table in ordered for key in keys if key in table]
+    except BaseException:  # wherever it was interrupted
+        for key in numbers():
+            for table in ordered:
+                table.pop(key, None)
+                _reveal(table, key)
+        raise
+    return lambda: [undo() for undo in (handle.remove, *marks)]
 
 
 _OWN = ("__reduce_ex__", "values")
@@ -94,15 +101,16 @@ def _conceal(table: OrderedDict[Any, Any], key: object) -> Removal:
     hidden.add(key)
     own.setdefault("__reduce_ex__", _Reduction(mine, hidden))
     own.setdefault("values", _Values(mine, hidden))
+    return lambda: _reveal(mine(), key)
 
-    def reveal() -> None:
-        hidden.discard(key)
-        live = mine()
-        if live is not None and not hidden:
-            for name in _OWN:
-                vars(live).pop(name, None)
 
-    return reveal
+def _reveal(table: OrderedDict[Any, Any] | None, key: object) -> None:
+    own = vars(table) if table is not None else {}
+    hidden = own["__reduce_ex__"].hidden if "__reduce_ex__" in own else set()
+    hidden.discard(key)
+    if not hidden:
+        for name in _OWN:
+            own.pop(name, None)
 
 
 class _Shown:

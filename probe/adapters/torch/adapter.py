@@ -323,8 +323,8 @@ class TorchAdapter(Adapter):
             register_pre, register_post = register_optimizer_step_pre_hook, register_optimizer_step_post_hook
         else:
             register_pre, register_post = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
-        return numbered_apart(
-            lambda: all_or_none(lambda: register_pre(pre_hook).remove, lambda: register_post(post_hook).remove)
+        return all_or_none(
+            numbered_apart, lambda: register_pre(pre_hook).remove, lambda: register_post(post_hook).remove
         )
 
     def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:

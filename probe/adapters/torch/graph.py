@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from probe.adapters.base import Removal
 from probe.adapters.shared.contributions import NODES_LIMIT, Edge, Graph, Place
+from probe.adapters.shared.hooking import all_or_none, nothing
 from probe.adapters.torch.hooks import numbered_apart
 from probe.adapters.torch.identity import TensorIdentity
 from probe.adapters.torch.modes import Quiet, unseen
@@ -69,9 +71,9 @@ class ArrivalHook:
     """
 
     def __init__(self, parameter: torch.Tensor, arrived: Callable[[torch.Tensor], None]) -> None:
-        self._parameter = parameter
-        self._handle = numbered_apart(lambda: parameter.register_post_accumulate_grad_hook(arrived))
-        self._note()
+        self._parameter, self._arrived = parameter, arrived
+        register = parameter.register_post_accumulate_grad_hook
+        self._take_off = all_or_none(numbered_apart, lambda: register(arrived).remove, self._note)
 
     def look(self) -> None:
         """Have the table read again where the parameter was swapped and nobody else had a hook in it before."""
@@ -86,16 +88,18 @@ class ArrivalHook:
 
     def remove(self) -> None:
         """Take it off; a table that is empty then goes too."""
-        self._handle.remove()
+        self._take_off()
         if not self._parameter._post_accumulate_grad_hooks:
             self._parameter._post_accumulate_grad_hooks = None
 
-    def _note(self) -> None:
+    def _note(self) -> Removal:
         self._content, self._identity = self._parameter._cdata, TensorIdentity(self._parameter)
         self._note_hooks()
+        return nothing
 
     def _note_hooks(self) -> None:
-        self._is_alone = list(self._parameter._post_accumulate_grad_hooks or ()) == [self._handle.id]
+        hooks = self._parameter._post_accumulate_grad_hooks or {}
+        self._is_alone = len(hooks) == 1 and self._arrived in hooks.values()
 
 
 class Backwards:
@@ -113,10 +117,10 @@ class Backwards:
         """a parameter may have been unfrozen or swapped since the hooks were set"""
         try:
             self._hook()
+            self.look_again()
         except BaseException:
             self.remove()
             raise
-        self.look_again()
 
     @property
     def unsettled(self) -> bool:

@@ -23,8 +23,6 @@ _TABLES = (
 """where modules have the hooks on their calls"""
 _is_symbolic = getattr(torch.fx._symbolic_trace, "is_fx_symbolic_tracing", torch.fx._symbolic_trace.is_fx_tracing)
 """the older one warns where there is the newer"""
-
-
 _ON_ALL_MODULES = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -49,12 +47,11 @@ def around_call(module: torch.nn.Module, before: Before, after: After) -> Remova
     mine = weakref.ref(module)
     pre, post = _PreHook(mine, before), _PostHook(mine, after)
     tables = [attribute(module, name) for name in _TABLES]
-    register = functools.partial(
-        all_or_none,
-        lambda: concealed(pre, tables, module.register_forward_pre_hook(pre, with_kwargs=True).remove),
-        lambda: concealed(post, tables, module.register_forward_hook(post, with_kwargs=True, always_call=True).remove),
+    set_pre = functools.partial(module.register_forward_pre_hook, pre, with_kwargs=True)
+    set_post = functools.partial(module.register_forward_hook, post, with_kwargs=True, always_call=True)
+    return all_or_none(
+        numbered_apart, lambda: concealed(pre, tables, set_pre), lambda: concealed(post, tables, set_post)
     )
-    return numbered_apart(register)
 
 
 def around_compiled(module: torch.nn.Module, before: Before, after: After) -> Removal:
@@ -110,10 +107,8 @@ def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
         ignored = warnings.filters[0]
         return lambda: warnings.filters.remove(ignored) if ignored in warnings.filters else None
 
-    def register() -> Removal:
-        return torch.nn.modules.module.register_module_forward_pre_hook(hook).remove
-
-    return numbered_apart(lambda: all_or_none(quietly, register))
+    register = torch.nn.modules.module.register_module_forward_pre_hook
+    return all_or_none(numbered_apart, quietly, lambda: register(hook).remove)
 
 
 class _PreHook(CallHook):

@@ -44,12 +44,8 @@ def remove_dropout() -> tuple[list[str], list[str]]:
     """Set p of the functions to 0 that dropout modules call too; return what was set, and what is left."""
     for name in _DROPOUTS:
         setattr(functional, name, _with_p_of_zero(getattr(functional, name)))
-    return (
-        [f"p=0 in torch.nn.functional.{', '.join(_DROPOUTS)}, which the modules call"],
-        [
-            "dropout_p of torch.nn.functional.scaled_dot_product_attention, torch.dropout, and dropout inside nn.LSTM, GRU and RNN"
-        ],
-    )
+    left = "dropout_p of torch.nn.functional.scaled_dot_product_attention, torch.dropout, and dropout inside nn.LSTM, GRU and RNN"
+    return [f"p=0 in torch.nn.functional.{', '.join(_DROPOUTS)}, which the modules call"], [left]
 
 
 def _with_p_of_zero(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

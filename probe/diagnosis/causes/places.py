@@ -227,7 +227,7 @@ def some_tokens(evidence: Evidence) -> Found | None:
 def some_samples(evidence: Evidence) -> Found | None:
     """A part of the batch."""
     values, position = evidence.values, _positions(evidence)
-    if values is None or position is None or evidence.tokens is None or values.a.ndim != 3:
+    if values is None or position not in (0, 1) or evidence.tokens is None or values.a.ndim != 3:
         return None
     found = _few_indices(evidence, 1 - position, "only-some-samples", least=2)
     return None if found is None else strong(found[0], samples=found[1])

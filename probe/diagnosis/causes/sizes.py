@@ -129,7 +129,7 @@ class _Angles:
 def rotary(evidence: Evidence) -> Found | None:
     """Cosines, sines or angles with another base, scaling, layout or first position."""
     names = f"{evidence.classes[0]} {evidence.classes[1]} {evidence.finding.path}".casefold()
-    if "rot" not in names and "rope" not in names:
+    if ("rot" not in names and "rope" not in names) or evidence.is_of_integers:
         return None
     a, b = (_angles(half, evidence) for half in evidence.halves)
     if a is None or b is None or a == b:

@@ -25,12 +25,19 @@ WIDTH = 16
 
 
 def compared(
-    path: Path, a: nn.Module, b: nn.Module, *, steps: int = 1, autocast: bool = False, mapping: Any = None
+    path: Path,
+    a: nn.Module,
+    b: nn.Module,
+    *,
+    steps: int = 1,
+    autocast: bool = False,
+    mapping: Any = None,
+    task: str = "statistics",
 ) -> Comparison:
     """Train both models and compare them."""
     for name, model in (("a", a), ("b", b)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with probe.capture(model, path / f"{name}.h5"):
+        with probe.capture(model, path / f"{name}.h5", task=task):
             for step in range(steps):
                 x = torch.randn(8, 6, WIDTH, generator=torch.Generator().manual_seed(step))
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -671,6 +678,24 @@ def test_the_odd_kernel_is_the_fault_and_no_other_layout(tmp_path: Path) -> None
     first = probe.compare(*record(tmp_path, "tensor", is_turned=True)).first_divergence
     assert first is not None
     assert (first.phase, first.path) == (Phase.INIT, "convolutions.1")
+
+
+class Turned(nn.Module):
+    """A linear of a model's own, whose square weight is [in, out]."""
+
+    def __init__(self, other: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(other.weight.detach().T.contiguous())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_square_matrix_of_a_class_of_its_own_lies_as_its_values_say(tmp_path: Path, task: str) -> None:
+    models = nn.Sequential(linear(bias=False)), nn.Sequential(Turned(linear(bias=False)))
+    found = compared(tmp_path, *models, task=task)
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
 
 
 # ---- What a mapping says of weights in another form, in a comparison: one convolution of size 1 for three Linears, exchanged halves, weight_norm.

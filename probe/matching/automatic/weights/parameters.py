@@ -16,6 +16,8 @@ import numpy as np
 
 from probe.matching.automatic import values
 from probe.matching.automatic.outline import Outline, Weight, values_of
+from probe.matching.automatic.weights.fused import sums_of_rows
+from probe.matching.automatic.weights.lying import CAST, fits
 from probe.matching.result import Matching, Place, Reason, View
 from probe.numbers.axis_sums import squeezed
 
@@ -42,6 +44,12 @@ class _Named:
     def is_told(self) -> bool:
         """Return True if names and layouts are what is known already."""
         return self.a.slot == self.b.slot and not self.is_turned and self.a.is_turned == self.b.is_turned
+
+    @property
+    def is_square(self) -> bool:
+        """Return True if its shape does not tell how it lies."""
+        is_known = self.is_part or self.a.is_turned or self.b.is_turned
+        return not is_known and len(set(self.a.shape)) < len(self.a.shape)
 
     @property
     def is_b_named(self) -> bool:
@@ -71,20 +79,20 @@ def match_parameters(matching: Matching, a: Outline, b: Outline, least: float) -
         if same_weights and other > alike:
             continue
         axes = _axes_of(group, a, b)
-        for each in group:
+        for each in (replace(one, is_turned=bool(axes)) for one in group):
             sure = _SAME_VALUES if each.same else _SAME_CLASS if alike else _ORDER if each.is_by_order else _SHAPE
-            if sure >= least:
+            if sure >= least and not each.is_told:
                 _keep(each, sure, axes, views)
     return replace(matching, views_a=views[0], views_b=views[1])
 
 
 def _axes_of(group: Sequence[_Named], a: Outline, b: Outline) -> Axes:
-    """Return the order of the axes of what is turned in all pairs of a kind."""
-    if not group[0].is_turned:
-        return ()
-    if group[0].is_b_named:
-        return order_of(b, a, [(each.b, each.a) for each in group]) or _TURNED
-    return order_of(a, b, [(each.a, each.b) for each in group]) or _TURNED
+    """Return the order of the axes of what is turned in all pairs of a kind; of a square one the values tell."""
+    sides = [(each.b, each.a) if each.is_b_named else (each.a, each.b) for each in group]
+    order = () if group[0].is_part else order_of(*((b, a) if group[0].is_b_named else (a, b)), sides)
+    if group[0].is_turned:
+        return order or _TURNED
+    return () if order == (sides[0][0].axes or tuple(range(len(order)))) else order
 
 
 def _keep(each: _Named, sure: float, turned: Axes, views: Sequence[dict[Place, View]]) -> None:
@@ -108,7 +116,7 @@ def _candidates(matching: Matching, a: Outline, b: Outline) -> Iterator[_Named]:
         parts_a, parts_b = parts.get(("A", pair.a)), parts.get(("B", pair.b))
         for i, j in product(parts_a or (pair.a,), parts_b or (pair.b,)):
             found = _of_modules(a, i, b, j, is_part=bool(parts_a or parts_b))
-            yield from (each for each in found if not each.is_told)
+            yield from (each for each in found if each.is_square or not each.is_told)
 
 
 def _forms(side: Outline, index: int) -> tuple[str, set[tuple[str, tuple[int, ...], bool]]]:
@@ -204,8 +212,12 @@ def _agreeing(here: Outline, mine: Weight, there: Outline, theirs: Weight, order
     """Yield the orders in which the stored values of two weights are the same."""
     if mine.size > _LARGEST:
         return
-    stored = values_of(here, Weight(mine.slot, mine.shape, tensor=mine.tensor))
-    other = values_of(there, theirs)
-    if stored is None or other is None:
-        return
-    yield from (order for order in orders if np.allclose(stored.transpose(order), other, rtol=1e-2, atol=1e-6))
+    stored, other = values_of(here, replace(mine, axes=())), values_of(there, theirs)
+    for order in orders:
+        if stored is not None and other is not None:
+            is_same = np.allclose(stored.transpose(order), other, rtol=1e-2, atol=1e-6)
+        else:
+            made, meant = sums_of_rows(here, replace(mine, axes=order)), sums_of_rows(there, theirs)
+            is_same = len(order) == 2 and made is not None and meant is not None and fits(made, meant, CAST)
+        if is_same:
+            yield order

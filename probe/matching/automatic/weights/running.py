@@ -73,8 +73,7 @@ def match_running(matching: Matching, a: Reader, b: Reader, least: float) -> Mat
             named = 0 if "running_" in names[1] else 1  # what has the usual name keeps it
             for *modules, mine, theirs in members if sure >= least else ():
                 for each in (each for each in (mine, theirs)[named] if each.name == names[named]):
-                    place = modules[named], each.slot
-                    views[named].setdefault(place, View(names[1 - named], confidence=sure))
+                    views[named].setdefault((modules[named], each.slot), View(names[1 - named], confidence=sure))
     return replace(matching, views_a=views[0], views_b=views[1])
 
 
@@ -89,21 +88,17 @@ def _names(reader: Reader, modules: Sequence[int]) -> list[set[str]]:
 
 def _running(reader: Reader) -> dict[int, list[_Running]]:
     """Return the buffers, by module, that the first recorded step writes to."""
-    buffers = {
-        (each.module, each.slot): each
-        for each in reader.parameters
-        if each.is_buffer and is_float(dtype_of(each.dtype))
-    }
+    kept = (each for each in reader.parameters if each.is_buffer and is_float(dtype_of(each.dtype)))
+    buffers = {(each.module, each.slot): each for each in kept}
     if not buffers or not len(reader.steps):
         return {}
     records = reader.of_step("records", int(reader.steps["step"][0]))
     before, after = (_numbers(reader, records, phase) for phase in (Phase.INIT, Phase.UPDATE))
     found: dict[int, list[_Running]] = defaultdict(list)
-    for (module, slot), info in buffers.items():
-        place = module, slot
+    for place, info in buffers.items():
         if place in after and before.get(place) != after[place]:
             shape = squeezed(info.shape)  # axes of size 1 are there for a product
-            found[module].append(_Running(slot, info.canonical_slot, shape, before.get(place), after[place]))
+            found[info.module].append(_Running(info.slot, info.canonical_slot, shape, before.get(place), after[place]))
     return found
 
 
@@ -123,9 +118,8 @@ def _met(members: Members) -> dict[Names, float]:
         for (k, x), (m, y) in product(enumerate(mine), enumerate(theirs)):
             if x.shape == y.shape:
                 is_like = x.after == y.after, x.before == y.before is not None, x.kind == y.kind != "", k == m
-                signs[x.name, y.name] = [
-                    count + sign for count, sign in zip(signs[x.name, y.name], is_like, strict=True)
-                ]
+                for which, sign in enumerate(is_like):
+                    signs[x.name, y.name][which] += sign
     found: dict[Names, float] = {}
     for names in sorted(signs, key=lambda each: signs[each], reverse=True):
         if not any(set(names) & set(other) for other in found):
