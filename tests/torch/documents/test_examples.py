@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import train_hf
+import train_megatron
 import yaml
 from convert_qwen2 import megatron_config, megatron_from, to_huggingface, to_megatron
 from megatron_gpt import GPTModel, left_to_right
@@ -176,9 +178,10 @@ def test_scripts_write_recordings_and_agree_on_the_loss(tmp_path: Path) -> None:
 
 
 def record(folder: Path, script: str, *more: str) -> Path:
-    command = [sys.executable, EXAMPLES / f"train_{script}.py", "--task", "tensor", "--out", folder / f"{script}.h5"]
-    subprocess.run([*map(str, command), "--steps", "1", *more], check=True, capture_output=True)
-    return folder / f"{script}.h5"
+    main = {"hf": train_hf.main, "megatron": train_megatron.main}[script]
+    out = str(folder / f"{script}.h5")
+    main.main(["--task", "tensor", "--out", out, "--steps", "1", *more], standalone_mode=False)
+    return Path(out)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,8 @@ BY_A_REFERENCE = ("electra/autocast/other_norm/LayerNorm", "mamba/bf16/split_4/s
 
 
 def only(names: tuple[str, ...], *words: str) -> tuple[str, ...]:
-    return ("localisation", "--mode", "statistics", *words, *(word for name in names for word in ("--only", name)))
+    pairs = (word for name in names for word in ("--only", name))
+    return ("localisation", "--mode", "statistics", "--jobs", "1", *words, *pairs)
 
 
 PROGRAMS = {
