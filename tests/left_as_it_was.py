@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,38 @@ def seen(value: object) -> object:
     if isinstance(value, (list, set)):
         return Itself(value), list(map(_itself, value))
     return Itself(value)
+
+
+def differences(a: Any, b: Any, told: Callable[[Any], Any], where: str = "") -> Iterator[str]:
+    """Yield the places at which two results are not bitwise the same; ``told`` makes of a tensor what is compared."""
+    a, b = told(a), told(b)
+    if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
+        for key in a:
+            yield from differences(a[key], b[key], told, f"{where}.{key}")
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from differences(x, y, told, f"{where}[{i}]")
+    elif type(a) is not type(b) or a != b:
+        yield f"{where}: {str(a)[:80]} and {str(b)[:80]}"
+
+
+def failing(recording: type, adapter: type, verb: str, monkeypatch: pytest.MonkeyPatch) -> tuple[type, list[int]]:
+    """Return a recording one verb of whose adapter raises as soon as it has begun, and where its calls are counted."""
+    calls: list[int] = []
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        calls.append(1)
+        raise RuntimeError("planted")
+
+    def start(self: Any, *models: Any) -> None:
+        recording.start(self, *models)
+        monkeypatch.setattr(adapter, verb, fail)
+
+    return type("Failing", (recording,), {"least": -1, "start": start}), calls
+
+
+def unchanged(*given: Any) -> None:
+    """Be a hook that changes nothing."""
 
 
 def _itself(value: object) -> object:

@@ -58,6 +58,21 @@ INPUTS: dict[str, Callable[[np.random.Generator], list[np.ndarray]]] = {
 EVALUATED = {"BatchNorm2d in evaluation"}
 
 
+def _as_in_torch(nn: Any) -> dict[str, Callable[[], Any]]:
+    """Return layers that MindSpore calls as PyTorch does."""
+    return {
+        "LSTM": lambda: nn.LSTM(6, 4, batch_first=True), "LSTM of 2 layers": lambda: nn.LSTM(6, 4, 2, batch_first=True),
+        "bidirectional LSTM of 2 layers": lambda: nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True),
+        "GRU": lambda: nn.GRU(6, 4, batch_first=True),
+        "bidirectional GRU": lambda: nn.GRU(6, 4, batch_first=True, bidirectional=True),
+        "RNN": lambda: nn.RNN(6, 4, batch_first=True),
+        "LSTMCell": lambda: nn.LSTMCell(6, 4), "GRUCell": lambda: nn.GRUCell(6, 4), "RNNCell": lambda: nn.RNNCell(6, 4),
+        "MultiheadAttention": lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+        "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
+        "TransformerDecoderLayer": lambda: nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True),
+    }  # fmt: skip
+
+
 def torch_layers() -> dict[str, Callable[[], Any]]:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
@@ -77,15 +92,7 @@ def torch_layers() -> dict[str, Callable[[], Any]]:
         "InstanceNorm1d": lambda: nn.InstanceNorm1d(4, affine=True), "InstanceNorm2d": lambda: nn.InstanceNorm2d(4, affine=True),
         "InstanceNorm3d": lambda: nn.InstanceNorm3d(4, affine=True),
         "PReLU": lambda: nn.PReLU(4),
-        "LSTM": lambda: nn.LSTM(6, 4, batch_first=True), "LSTM of 2 layers": lambda: nn.LSTM(6, 4, 2, batch_first=True),
-        "bidirectional LSTM of 2 layers": lambda: nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True),
-        "GRU": lambda: nn.GRU(6, 4, batch_first=True),
-        "bidirectional GRU": lambda: nn.GRU(6, 4, batch_first=True, bidirectional=True),
-        "RNN": lambda: nn.RNN(6, 4, batch_first=True),
-        "LSTMCell": lambda: nn.LSTMCell(6, 4), "GRUCell": lambda: nn.GRUCell(6, 4), "RNNCell": lambda: nn.RNNCell(6, 4),
-        "MultiheadAttention": lambda: nn.MultiheadAttention(8, 2, batch_first=True),
-        "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
-        "TransformerDecoderLayer": lambda: nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True),
+        **_as_in_torch(nn),
     }  # fmt: skip
 
 
@@ -138,15 +145,7 @@ def mindspore_layers() -> dict[str, Callable[[], Any]]:
         "InstanceNorm1d": lambda: nn.InstanceNorm1d(4), "InstanceNorm2d": lambda: nn.InstanceNorm2d(4),
         "InstanceNorm3d": lambda: nn.InstanceNorm3d(4),
         "PReLU": lambda: nn.PReLU(4),
-        "LSTM": lambda: nn.LSTM(6, 4, batch_first=True), "LSTM of 2 layers": lambda: nn.LSTM(6, 4, 2, batch_first=True),
-        "bidirectional LSTM of 2 layers": lambda: nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True),
-        "GRU": lambda: nn.GRU(6, 4, batch_first=True),
-        "bidirectional GRU": lambda: nn.GRU(6, 4, batch_first=True, bidirectional=True),
-        "RNN": lambda: nn.RNN(6, 4, batch_first=True),
-        "LSTMCell": lambda: nn.LSTMCell(6, 4), "GRUCell": lambda: nn.GRUCell(6, 4), "RNNCell": lambda: nn.RNNCell(6, 4),
-        "MultiheadAttention": lambda: nn.MultiheadAttention(8, 2, batch_first=True),
-        "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
-        "TransformerDecoderLayer": lambda: nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True),
+        **_as_in_torch(nn),
     }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ import probe  # noqa: E402
 from probe.adapters.mindspore import calls  # noqa: E402
 from probe.adapters.mindspore.adapter import MindSporeAdapter  # noqa: E402
 from probe.adapters.mindspore.optimizers import CLASSES  # noqa: E402
+from tests.left_as_it_was import failing  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")
 
@@ -183,22 +184,12 @@ VERBS = (
 def test_no_exception_from_a_hook_reaches_the_training(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Recording):
-        least = -1
+    kind, calls = failing(Recording, MindSporeAdapter, verb, monkeypatch)
 
-        def start(self, model: nn.Cell, optimizer: nn.Cell) -> None:
-            super().start(model, optimizer)
-            monkeypatch.setattr(MindSporeAdapter, verb, fail)
-
+    class Failing(kind):
         def stop(self) -> None:
             monkeypatch.undo()
             super().stop()
-
-    calls: list[int] = []
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        calls.append(1)
-        raise RuntimeError("planted")
 
     result = train(CASES["mlp"], Failing(tmp_path / "a.h5", "tensor"))
     assert calls, f"{verb} is never called: take it off the list"

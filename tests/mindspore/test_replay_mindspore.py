@@ -21,7 +21,7 @@ from mindspore.nn.cell import _pynative_executor as executor  # noqa: E402
 
 import probe  # noqa: E402
 from probe.adapters.mindspore import calls  # noqa: E402
-from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay  # noqa: E402
+from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, unchanged  # noqa: E402
 from tests.programs import benchmark  # noqa: E402
 
 # ---- A port to MindSpore replayed with what PyTorch recorded, and MindSpore's optimizers with the gradients of one another.
@@ -114,10 +114,6 @@ class Net(nn.Cell):
         if self.is_raising:
             raise ValueError("behind all others")
         return x
-
-
-def unchanged(*given: Any) -> None:
-    """Be a hook that changes nothing."""
 
 
 def model(is_raising: bool = False) -> Net:

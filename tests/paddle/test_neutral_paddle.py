@@ -26,6 +26,7 @@ from zoo_paddle import CASES, Result, differences, train  # noqa: E402
 import probe  # noqa: E402
 from probe.adapters.paddle.adapter import PaddleAdapter  # noqa: E402
 from probe.testing import Recording  # noqa: E402
+from tests.left_as_it_was import failing  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning", "ignore::UserWarning")
 
@@ -141,20 +142,8 @@ VERBS = (
 def test_no_exception_from_a_hook_reaches_the_training(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Watched):
-        least = -1
-
-        def start(self, model: nn.Layer, optimizer: zoo.Optimizer) -> None:
-            super().start(model, optimizer)
-            monkeypatch.setattr(PaddleAdapter, verb, fail)
-
-    calls: list[int] = []
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        calls.append(1)
-        raise RuntimeError("planted")
-
-    result = train(CASES["mlp"], Failing(tmp_path / "a.h5", "tensor"))
+    kind, calls = failing(Watched, PaddleAdapter, verb, monkeypatch)
+    result = train(CASES["mlp"], kind(tmp_path / "a.h5", "tensor"))
     assert calls, f"{verb} is never called: take it off the list"
     assert_same(plain("mlp"), result)
 

@@ -20,7 +20,7 @@ paddle = pytest.importorskip("paddle")
 from paddle import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay  # noqa: E402
+from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, unchanged  # noqa: E402
 from tests.programs import benchmark  # noqa: E402
 from tests.torch.dialect import TORCH  # noqa: E402
 from tests.two_models import SITUATIONS, Dialect, check  # noqa: E402
@@ -129,10 +129,6 @@ class Net(nn.Layer):
         if self.is_raising:
             raise ValueError("behind all others")
         return x
-
-
-def unchanged(*given: Any) -> None:
-    """Be a hook that changes nothing."""
 
 
 def model(is_raising: bool = False) -> Net:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from probe.testing import sample
@@ -22,6 +24,19 @@ def block(forward: Callable[..., Any], **members: Any) -> nn.Module:
 def hooks(model: nn.Module) -> int:
     count = len(nn.step_pre_hooks) + len(nn.step_post_hooks) + len(backward_hooks)
     return count + sum(len(m.pre_hooks) + len(m.post_hooks) for _, m in model.modules())
+
+
+@contextlib.contextmanager
+def room_for(frames: int) -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    sys.setrecursionlimit(depth + frames)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def said(caught: list[warnings.WarningMessage]) -> list[str]:

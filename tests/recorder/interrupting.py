@@ -1,4 +1,4 @@
-"""Ctrl-C at every place inside probe where Python can deliver it."""
+"""Trainings that fail, and Ctrl-C at every place inside probe where Python can deliver it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,32 @@ def finished() -> None:
         while not writer._ended:
             assert time.monotonic() < end, "it waits for something"
             time.sleep(0.001)
+
+
+class Planted(Exception):
+    """What goes wrong in the user's program."""
+
+
+class Failing:
+    """A training one part of which fails in the second of four steps."""
+
+    where: str
+    failing = False
+    model: Any
+
+    def fail(self, where: str) -> None:
+        if self.failing and self.where == where:
+            raise Planted(where)
+
+    def train(self, path: Path | None, caught: bool) -> list[bytes]:
+        around = probe.capture(self.model, path, task="tensor") if path else contextlib.nullcontext()
+        with around:
+            for number in range(4):
+                with contextlib.suppress(Planted) if caught else contextlib.nullcontext():
+                    self.step(number)
+                if path:
+                    probe.step(loss=number)
+        return self.state()
 
 
 class Interrupt:

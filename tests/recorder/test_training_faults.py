@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from probe.errors import ExistsError, ProbeWarning, RecordingError
 from probe.numbers.slots import DEPTH, flatten
 from probe.testing import Recording, sample
 from tests.limits import HANGS
-from tests.recorder.faults import batch, block, hooks, said
-from tests.recorder.interrupting import finished
+from tests.recorder.faults import batch, block, hooks, room_for, said
+from tests.recorder.interrupting import Failing, Planted, finished
 from tests.toy import nn
 from tests.toy.tensor import Tensor, operation
 
@@ -28,27 +27,17 @@ from tests.toy.tensor import Tensor, operation
 ENDED = "the recording has stopped, your training goes on, and the complete steps in the file can be read"
 
 
-class Planted(Exception):
-    """What goes wrong in the user's program."""
-
-
 # ---- exceptions in the user's program ------------------------------------------------------------------
 
 
-class Fragile:
-    """A training one part of which fails in the second of four steps."""
-
+class Fragile(Failing):
     def __init__(self, where: str) -> None:
-        self.where, self.failing = where, False
+        self.where = where
         nn.manual_seed(0)
         self.inner = block(lambda module, x: self.forward(x))
         self.model = nn.Sequential(nn.Linear(4, 4), self.inner, nn.Linear(4, 2))
         self.optimizer = nn.SGD(self.model.parameters(), 0.1, momentum=0.9)
         self.optimizer.update = self.update
-
-    def fail(self, where: str) -> None:
-        if self.failing and self.where == where:
-            raise Planted(where)
 
     def forward(self, x: Tensor) -> Tensor:
         self.fail("forward")
@@ -70,17 +59,7 @@ class Fragile:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def train(self, path: Path | None, caught: bool) -> list[bytes]:
-        around = probe.capture(self.model, path, task="tensor") if path else contextlib.nullcontext()
-        with around:
-            for number in range(4):
-                with contextlib.suppress(Planted) if caught else contextlib.nullcontext():
-                    self.step(number)
-                if path:
-                    probe.step(loss=number)
-        return self.weights()
-
-    def weights(self) -> list[bytes]:
+    def state(self) -> list[bytes]:
         return [p.data.tobytes() for p in self.model.parameters()]
 
 
@@ -113,7 +92,7 @@ def test_an_exception_that_ends_the_training(where: str, tmp_path: Path) -> None
     with pytest.raises(Planted, match=where), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recorded.train(tmp_path / "a.h5", caught=False)
-    assert recorded.weights() == plain.weights() and hooks(recorded.model) == 0
+    assert recorded.state() == plain.state() and hooks(recorded.model) == 0
     run = Recording(tmp_path / "a.h5")
     assert run.steps["state"].tolist() == [0, 1] and run.info.closed
     assert len(run.find(step=0, role="delta")) == 4 and not run.find(step=1, role="delta")
@@ -425,19 +404,6 @@ def recursive(levels: int) -> tuple[nn.Module, Callable[[], Tensor]]:
     inner = block(lambda module, x, left: module(module.layer(x), left - 1) if left else x, layer=nn.Linear(4, 4))
     model = block(lambda module, x, left: module.inner(x, left), inner=inner)
     return model, lambda: model(batch(), levels)
-
-
-@contextlib.contextmanager
-def room_for(frames: int) -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    frame, depth = sys._getframe(), 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-    sys.setrecursionlimit(depth + frames)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 def test_a_module_that_calls_itself_900_levels_deep(tmp_path: Path) -> None:

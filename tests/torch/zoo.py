@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tests import left_as_it_was
 from tests.torch import zoo_models as models
 from tests.torch.zoo_models import batch, mlp, tokens
 
@@ -125,36 +127,17 @@ def _step(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, step: 
     return loss.detach()
 
 
-def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:
-    """Yield the places at which two results are not bitwise the same."""
-    if isinstance(a, Result):
-        a, b = vars(a), vars(b)
-    if type(a) is not type(b):
-        yield f"{where}: {type(a).__name__} and {type(b).__name__}"
-    elif isinstance(a, Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(_bits(a), _bits(b)):
-            yield where
-    elif isinstance(a, np.ndarray):
-        if not np.array_equal(a, b):
-            yield where
-    elif isinstance(a, dict):
-        if list(a) != list(b):
-            yield f"{where}: other keys"
-        else:
-            for key in a:
-                yield from differences(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list | tuple):
-        if len(a) != len(b):
-            yield f"{where}: {len(a)} and {len(b)} entries"
-        for i, (x, y) in enumerate(zip(a, b, strict=False)):
-            yield from differences(x, y, f"{where}[{i}]")
-    elif a != b:
-        yield f"{where}: {a!r} and {b!r}"
+def _told(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        dense = value.to_dense() if value.layout is not torch.strided else value
+        bits = dense.detach().contiguous().reshape(-1).view(torch.uint8)
+        return str(value.dtype), tuple(value.shape), bits.numpy().tobytes()
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return vars(value) if isinstance(value, Result) else value
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
-    return dense.detach().contiguous().reshape(-1).view(torch.uint8)
+differences = functools.partial(left_as_it_was.differences, told=_told)
 
 
 # ---- how they are trained ----------------------------------------------------------------------------------

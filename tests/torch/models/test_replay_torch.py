@@ -27,7 +27,7 @@ from probe.answer.comparison import Comparison
 from probe.commands.cli import main
 from probe.errors import ConfigError, ProbeWarning
 from probe.report import text
-from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, seen
+from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, seen, unchanged
 from tests.torch.dialect import TORCH
 from tests.two_models import SITUATIONS, check
 
@@ -564,10 +564,6 @@ class LeftNet(nn.Module):
         if self.is_raising:
             raise ValueError("behind all others")
         return x
-
-
-def unchanged(*given: Any) -> None:
-    """Be a hook that changes nothing."""
 
 
 def model(is_raising: bool = False) -> LeftNet:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 import probe
 from probe.errors import ProbeWarning
 from probe.testing import Recording
+from tests.recorder.faults import room_for
 from tests.torch.faults_torch import batch, said
 from tests.torch.training import hooks
 
@@ -164,19 +164,6 @@ def nested(levels: int) -> nn.Module:
     for _ in range(levels):
         model = Level(model)
     return model
-
-
-@contextlib.contextmanager
-def room_for(frames: int) -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    frame, depth = sys._getframe(), 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-    sys.setrecursionlimit(depth + frames)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 def deepest(forward: Callable[[nn.Module], object]) -> int:

@@ -10,7 +10,6 @@ import pickle
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any
 
 import h5py
 import pytest
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 import probe
 from probe.adapters.torch.adapter import TorchAdapter
+from tests.left_as_it_was import failing
 from tests.torch import zoo
 from tests.torch.training import hooks
 from tests.torch.zoo import CASES, DDP_CASES, Result, differences, train
@@ -136,20 +136,8 @@ VERBS = (
 def test_no_exception_from_a_hook_reaches_the_training(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Recording):
-        least = -1
-
-        def start(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-            super().start(model, optimizer)
-            monkeypatch.setattr(TorchAdapter, verb, fail)
-
-    calls: list[int] = []
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        calls.append(1)
-        raise RuntimeError("planted")
-
-    result = train(CASES["mlp"], Failing(tmp_path / "a.h5", "tensor"))
+    kind, calls = failing(Recording, TorchAdapter, verb, monkeypatch)
+    result = train(CASES["mlp"], kind(tmp_path / "a.h5", "tensor"))
     assert calls, f"{verb} is never called: take it off the list"
     assert_same(plain("mlp"), result)
 

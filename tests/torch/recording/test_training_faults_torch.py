@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import subprocess
@@ -26,17 +25,13 @@ from probe.records import Phase
 from probe.store.reading.reader import Reader
 from probe.testing import Recording, sample
 from tests.limits import HANGS
-from tests.recorder.interrupting import PARTS, Interrupt, interrupt_everywhere
+from tests.recorder.interrupting import PARTS, Failing, Interrupt, Planted, interrupt_everywhere
 from tests.recorder.interrupting import train as train_interrupted
 from tests.store.killing import Expected
 from tests.torch.faults_torch import batch, said
 from tests.torch.training import hooks
 
 # ---- Trainings in PyTorch that fail, or that use probe otherwise than intended, while they are recorded.
-
-
-class Planted(Exception):
-    """What goes wrong in the user's program."""
 
 
 def block(forward: Callable[..., Any], **members: Any) -> nn.Module:
@@ -51,11 +46,9 @@ def block(forward: Callable[..., Any], **members: Any) -> nn.Module:
 WHERE = ["forward", "backward", "tensor hook", "parameter hook", "engine callback", "optimizer", "closure"]
 
 
-class Fragile:
-    """A training one part of which fails in the second of four steps."""
-
+class Fragile(Failing):
     def __init__(self, where: str) -> None:
-        self.where, self.failing = where, False
+        self.where = where
         torch.manual_seed(0)
         fail = self.fail
 
@@ -83,10 +76,6 @@ class Fragile:
         self.model = nn.Sequential(nn.Linear(4, 4), block(forward), nn.BatchNorm1d(4), nn.Linear(4, 2))
         self.optimizer = SGD(self.model.parameters(), 0.1, momentum=0.9, foreach=False)
 
-    def fail(self, where: str) -> None:
-        if self.failing and self.where == where:
-            raise Planted(where)
-
     def gradients(self, number: int) -> Tensor:
         self.optimizer.zero_grad()
         output = self.model(batch(number))
@@ -106,16 +95,6 @@ class Fragile:
         else:
             self.gradients(number)
             self.optimizer.step()
-
-    def train(self, path: Path | None, caught: bool) -> list[bytes]:
-        around = probe.capture(self.model, path, task="tensor") if path else contextlib.nullcontext()
-        with around:
-            for number in range(4):
-                with contextlib.suppress(Planted) if caught else contextlib.nullcontext():
-                    self.step(number)
-                if path:
-                    probe.step(loss=number)
-        return self.state()
 
     def state(self) -> list[bytes]:
         tensors = [*self.model.state_dict().values(), *(p.grad for p in self.model.parameters() if p.grad is not None)]

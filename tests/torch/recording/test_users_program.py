@@ -13,6 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -265,13 +266,20 @@ def test_what_is_concealed_is_in_its_table_and_nowhere_else() -> None:
     table, flags = copy.copy(others), OrderedDict({5: True})
     table.mine, table[5] = 3, hook
     plain = [pickle.dumps(others, protocol) for protocol in range(6)]
-    reveal = concealed(hook, [table, flags, {}], lambda: None)
+    reveal = concealed(hook, [table, flags, {}], lambda: SimpleNamespace(remove=nothing))
     assert [pickle.dumps(table, protocol) for protocol in range(6)] == plain
     assert pickle.dumps(flags) == pickle.dumps(OrderedDict())
     assert list(copy.deepcopy(table)) == [1, 2] and copy.deepcopy(table).mine == 3
     assert list(table.values()) == ["a", "b"] and table[5] is hook and len(table.items()) == 3
     reveal()
     assert list(table.values()) == ["a", "b", hook] and vars(table) == {"mine": 3} and not vars(flags)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # behind the registration
+        concealed(hook, [table, flags, {}], interrupted)
+    assert (table, flags) == (others, {})
 
 
 # The user's own modes

@@ -48,8 +48,8 @@ class _Named:
     @property
     def is_square(self) -> bool:
         """Return True if its shape does not tell how it lies."""
-        is_known = self.is_part or self.a.is_turned or self.b.is_turned
-        return not is_known and len(set(self.a.shape)) < len(self.a.shape)
+        is_told = self.is_part or self.a.axes or self.b.axes
+        return not is_told and len(set(self.a.shape)) < len(self.a.shape)
 
     @property
     def is_b_named(self) -> bool:
