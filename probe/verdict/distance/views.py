@@ -14,6 +14,8 @@ from probe.verdict.distance.values import shared_error
 from probe.verdict.tensors import Tensor
 
 Function = Callable[[np.ndarray], np.ndarray]
+_TOLD = 0.1
+"""an activation leaves at most this share of what a factor leaves"""
 MONOTONE: dict[str, Function] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
@@ -45,9 +47,16 @@ def activation_between(a: Tensor, b: Tensor, limit: float) -> str | None:
         for x, y in (known, known[::-1]):
             made = function(y)
             fits_ends = not is_known and np.allclose(made, x, rtol=SAME, atol=0) and x[0] < x[1]
-            if fits_ends or (is_known and np.linalg.norm(made - x) <= limit * np.linalg.norm(x)):
+            if fits_ends or (
+                is_known and np.linalg.norm(made - x) <= min(limit * np.linalg.norm(x), _TOLD * _unlike(x, y))
+            ):
                 return name
     return None
+
+
+def _unlike(x: np.ndarray, y: np.ndarray) -> float:
+    """Return how far a tensor is from the nearest multiple of another one: of small numbers silu is half of each."""
+    return float(np.linalg.norm(x - y * (np.vdot(x, y) / max(np.vdot(y, y), 1e-300))))
 
 
 def padded_error(a: Tensor, b: Tensor, padding: Collection[tuple[int, int]]) -> Error | None:
