@@ -128,7 +128,8 @@ def place_of_code(file: str, line: int) -> str:
     _, is_installed, inside = path.rpartition("-packages/")
     if not path or inside.startswith(_FRAMEWORKS):
         return ""
-    return f"{inside if is_installed else '/'.join(path.split('/')[-2:])}:{line}"
+    where = inside if is_installed else "/".join(path.split("/")[-2:])
+    return f"{where}:{line}" if line else where  # of a class that has no forward of its own
 
 
 def harmless(text: str) -> str:

@@ -124,7 +124,7 @@ class Doubts:
         joined = {"micro-batches-joined": batches.joined, "evaluations-joined": batches.joined_evaluations}
         self.notes += [note(code, step=step.a.step, count=count) for code, count in joined.items() if count]
         forwards = [sum(micro < 0 for micro in {call.micro for call in half.calls}) for half in (step.a, step.b)]
-        if forwards[0] != forwards[1]:
+        if forwards[0] != forwards[1] and not batches.joined_evaluations:
             self.notes.append(note("other-number-of-forwards", a=forwards[0], b=forwards[1]))
         if batches.are_same:
             return

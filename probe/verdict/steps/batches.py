@@ -131,11 +131,11 @@ def _some_agree(parts: Sequence[Tensor], whole: Tensor) -> bool:
 
 
 def _firsts(side: Side) -> dict[int, Call]:
-    """Return, by pass, the first call that the program made itself: of the model."""
+    """Return, by pass, the first call that the program made itself: of a model, unless it calls only parts of one."""
     found: dict[int, Call] = {}
-    for call in side.calls:
-        if call.caller is None:
-            found.setdefault(call.micro, call)
+    own = (call for call in side.calls if call.caller is None)
+    for call in sorted(own, key=lambda call: side.reader.modules[call.module].parent >= 0):
+        found.setdefault(call.micro, call)
     return found
 
 

@@ -211,12 +211,14 @@ def decoded(model: torch.nn.Module, ids: torch.Tensor, prompt: int) -> None:
 
 
 def compared_decoding(
-    folder: Path, spoil: Callable[[torch.nn.Module], object] = bool, *, prompt: int = 3, requests: int = 2, task: str = "statistics"
+    folder: Path, spoil: Callable[[torch.nn.Module], object] = bool, *, prompt: int = 3, requests: int = 2, task: str = "statistics",
+    is_embedded: bool = False,
 ) -> Comparison:  # fmt: skip
     ids = torch.randint(0, CONFIG.vocab_size, (requests, LENGTH), generator=torch.Generator().manual_seed(1))
     model = made()
     with probe.capture(model, folder / "full.h5", task=task), torch.no_grad():
-        model(input_ids=ids, position_ids=torch.arange(LENGTH).expand(requests, -1))
+        given = {"inputs_embeds": model.get_input_embeddings()(ids)} if is_embedded else {"input_ids": ids}
+        model(**given, position_ids=torch.arange(LENGTH).expand(requests, -1))
         probe.step()
     model = made()
     spoil(model)
@@ -227,9 +229,9 @@ def compared_decoding(
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-@pytest.mark.parametrize(("prompt", "requests"), [(1, 1), (3, 2), (7, 2)])
-def test_clean_decoding_is_aligned(tmp_path: Path, prompt: int, requests: int, task: str) -> None:
-    answer = compared_decoding(tmp_path, prompt=prompt, requests=requests, task=task)
+@pytest.mark.parametrize(("prompt", "requests", "is_embedded"), [(1, 1, False), (3, 2, True), (7, 2, False)])
+def test_clean_decoding_is_aligned(tmp_path: Path, prompt: int, requests: int, is_embedded: bool, task: str) -> None:
+    answer = compared_decoding(tmp_path, prompt=prompt, requests=requests, task=task, is_embedded=is_embedded)
     assert answer.verdict == "aligned" and answer.coverage.share == 1.0, answer
     assert answer["lm_head"].output[0].shape_b == (requests, LENGTH, CONFIG.vocab_size)
     (said,) = [note for note in answer.notes if note.code == "evaluations-joined"]
