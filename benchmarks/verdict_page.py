@@ -55,7 +55,7 @@ def _constants() -> str:
         ("constant", "what it is"), ((f"{name} = {value}", said) for name, value, said, is_own in rows if not is_own)
     )
     own = ", ".join(f"{name} = {value}" for name, value, _, is_own in rows if is_own)
-    return f"{shared}\nOf one module, with what they are in its code: {own}.\n"
+    return f"{shared}\nOf one module, explained there: {own}.\n"
 
 
 def constants() -> Iterable[tuple[str, str, str]]:

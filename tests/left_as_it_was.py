@@ -82,6 +82,23 @@ def failing(recording: type, adapter: type, verb: str, monkeypatch: pytest.Monke
     return type("Failing", (recording,), {"least": -1, "start": start}), calls
 
 
+def net_of(base: type, part: type, linear: type) -> type:
+    """Return the class of a model of two parts and a head, which may raise behind them."""
+
+    def begin(self: Any, is_raising: bool = False) -> None:
+        base.__init__(self)
+        self.first, self.second, self.head = part(), part(), linear(6, 3)
+        self.is_raising = is_raising
+
+    def run(self: Any, x: Any) -> Any:
+        x = self.head(self.second(self.first(x)))
+        if self.is_raising:
+            raise ValueError("behind all others")
+        return x
+
+    return type("Net", (base,), {"__init__": begin, "forward": run, "construct": run})
+
+
 def unchanged(*given: Any) -> None:
     """Be a hook that changes nothing."""
 

@@ -34,10 +34,7 @@ LARGE = {
     "verdict/steps/step:Step",
 }
 FULL: set[str] = set()
-DEEP = {
-    "testing/contract:AdapterContract",
-    "testing/observations:ObservationContract",
-}
+DEEP = {"testing/contract:AdapterContract", "testing/observations:ObservationContract"}
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -21,7 +21,7 @@ from mindspore.nn.cell import _pynative_executor as executor  # noqa: E402
 
 import probe  # noqa: E402
 from probe.adapters.mindspore import calls  # noqa: E402
-from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, unchanged  # noqa: E402
+from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, net_of, unchanged  # noqa: E402
 from tests.programs import benchmark  # noqa: E402
 
 # ---- A port to MindSpore replayed with what PyTorch recorded, and MindSpore's optimizers with the gradients of one another.
@@ -103,20 +103,10 @@ class Part(nn.Cell):
         return x * (1 + random.random()) + np.random.rand()
 
 
-class Net(nn.Cell):
-    def __init__(self, is_raising: bool = False) -> None:
-        super().__init__()
-        self.first, self.second, self.head = Part(), Part(), nn.Dense(6, 3)
-        self.is_raising = is_raising
-
-    def construct(self, x: Tensor) -> Tensor:
-        x = self.head(self.second(self.first(x)))
-        if self.is_raising:
-            raise ValueError("behind all others")
-        return x
+Net = net_of(nn.Cell, Part, nn.Dense)
 
 
-def model(is_raising: bool = False) -> Net:
+def model(is_raising: bool = False) -> nn.Cell:
     """Return a model with modes, frozen parameters and hooks of its user's; gradients are what functions return."""
     mindspore.set_seed(3)
     np.random.seed(3)
@@ -133,7 +123,7 @@ def model(is_raising: bool = False) -> Net:
     return net
 
 
-def other(is_raising: bool = False) -> Net:
+def other(is_raising: bool = False) -> nn.Cell:
     """Return such a model with weights that are not those of the recording."""
     net = model(is_raising)
     net.head.weight.copy_(net.head.weight + 1)

@@ -20,7 +20,7 @@ paddle = pytest.importorskip("paddle")
 from paddle import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, unchanged  # noqa: E402
+from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, net_of, unchanged  # noqa: E402
 from tests.programs import benchmark  # noqa: E402
 from tests.torch.dialect import TORCH  # noqa: E402
 from tests.two_models import SITUATIONS, Dialect, check  # noqa: E402
@@ -118,20 +118,10 @@ class Part(nn.Layer):
         return x * (1 + random.random()) + np.random.rand()
 
 
-class Net(nn.Layer):
-    def __init__(self, is_raising: bool = False) -> None:
-        super().__init__()
-        self.first, self.second, self.head = Part(), Part(), nn.Linear(6, 3)
-        self.is_raising = is_raising
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.head(self.second(self.first(x)))
-        if self.is_raising:
-            raise ValueError("behind all others")
-        return x
+Net = net_of(nn.Layer, Part, nn.Linear)
 
 
-def model(is_raising: bool = False) -> Net:
+def model(is_raising: bool = False) -> nn.Layer:
     """Return a model with modes, gradients, frozen parameters and hooks of its user's."""
     paddle.seed(3)
     net = Net(is_raising)
@@ -149,7 +139,7 @@ def model(is_raising: bool = False) -> Net:
     return net
 
 
-def other(is_raising: bool = False) -> Net:
+def other(is_raising: bool = False) -> nn.Layer:
     """Return such a model with weights that are not those of the recording."""
     net = model(is_raising)
     with paddle.no_grad():

@@ -375,10 +375,7 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
     "type": ({"n": 1.0}, "batch 1, n: 1 against 1.0"),
     "more": ({"extra": 1}, "batch 1: extra only in B"),
     "tensor or not": ({"ids": 3}, "batch 1, ids: array("),
-    "order": (
-        {"ids": Tensor(batch(1)["ids"].data[::-1].copy())},
-        "they are the same samples in another order",
-    ),
+    "order": ({"ids": Tensor(batch(1)["ids"].data[::-1].copy())}, "they are the same samples in another order"),
 }
 
 

@@ -27,24 +27,7 @@ from tests.toys import gpt, record
 
 # ---- What a notebook shows of results and recordings.
 
-TAGS = {
-    "div",
-    "style",
-    "p",
-    "b",
-    "i",
-    "span",
-    "code",
-    "bdi",
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "ul",
-    "li",
-}
+TAGS = {"div", "style", "p", "b", "i", "span", "code", "bdi", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
 
 
 class Seen(HTMLParser):

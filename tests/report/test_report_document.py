@@ -690,10 +690,7 @@ def test_residuals_are_sums_and_every_module_has_who_made_its_input(tmp_path: Pa
     flow, names = flow_in(record(tmp_path / "a.h5", gpt()))
     assert into(flow, names, "embed") == [{"<0>"}]
     assert into(flow, names, "layers.0.norm1") == [{"embed"}]
-    assert into(flow, names, "layers.1:+") == [
-        {"layers.0:+", "layers.1.attn.o"},
-        {"layers.1:+", "layers.1.mlp.down"},
-    ]
+    assert into(flow, names, "layers.1:+") == [{"layers.0:+", "layers.1.attn.o"}, {"layers.1:+", "layers.1.mlp.down"}]
     assert into(flow, names, "layers.1.norm2") == [{"layers.1:+"}]
     assert into(flow, names, "layers.1.attn.q") == [{"layers.1.norm1"}]
     assert into(flow, names, "layers.1.mlp.act") == [{"layers.1.mlp.gate"}]

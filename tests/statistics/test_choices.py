@@ -68,12 +68,7 @@ BIAS = np.linspace(0, 3, EXPERTS).astype(np.float32)
 
 @pytest.mark.parametrize(
     ("own", "by", "beyond"),
-    [
-        (top(NOISY), NOISY, 0),
-        (WORST, NOISY, 1),
-        (top(NOISY + BIAS), NOISY + BIAS, 1),
-        (top(-NOISY), -NOISY, 1),
-    ],
+    [(top(NOISY), NOISY, 0), (WORST, NOISY, 1), (top(NOISY + BIAS), NOISY + BIAS, 1), (top(-NOISY), -NOISY, 1)],
     ids=["by rounding", "worst of right scores", "with a bias of its own", "from other scores"],
 )
 def test_what_b_would_have_chosen_counts_where_it_took_a_s_choices(

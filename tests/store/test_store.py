@@ -382,11 +382,7 @@ def damaged(path: Path, kind: str) -> None:
     [
         ("missing", StoreError, "there is no file {path}"),
         ("folder", StoreError, "{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)"),
-        (
-            "text",
-            FormatError,
-            "{path} is a text file; expected a recording, a file that probe.start wrote",
-        ),
+        ("text", FormatError, "{path} is a text file; expected a recording, a file that probe.start wrote"),
         (
             "noise",
             FormatError,

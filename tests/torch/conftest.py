@@ -11,6 +11,7 @@ import pytest
 import probe
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # also where a fixture of a module records
 pytest.importorskip("transformers")
 
 for folder in ("examples", "notebooks"):  # as Python does for a script in that folder
@@ -19,9 +20,7 @@ for folder in ("examples", "notebooks"):  # as Python does for a script in that 
 
 @pytest.fixture(autouse=True)
 def one_thread_one_seed() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     probe.stop()

@@ -271,11 +271,7 @@ class OwnParameter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.frozen, self.layer = (
-            self.Table(),
-            nn.Linear(6, 6).requires_grad_(False),
-            nn.Linear(6, 2),
-        )
+        self.table, self.frozen, self.layer = (self.Table(), nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 2))
 
     def forward(self, x: Tensor) -> Tensor:
         weight, offset = self.table()

@@ -105,8 +105,9 @@ class Doubts:
             replayed = any("routing" in half.reader.info.config for half in (step.a, step.b))
             hidden = sum(each.state is State.OPEN and not (replayed and each.code == "other-size") for each in forward)
             is_said = any(each.code == "behind-other-routing" for each in self.reasons)
-            is_much = hidden > _MOST_OPEN * len(forward) or "mixed" in verdicts.notes
-            if is_much and (verdicts.routed or replayed) and not is_said:
+            is_mixed = "mixed" in verdicts.notes
+            is_much = is_mixed or (hidden > _MOST_OPEN * len(forward) and (verdicts.routed or replayed))
+            if is_much and not is_said:
                 known = {"file": step.a.reader.path.name, "is_replayed": replayed}
                 known["has_values"] = all(half.reader.info.config.get("task") == "tensor" for half in (step.a, step.b))
                 self.doubt(note("behind-other-routing", count=hidden, total=len(forward), **known))

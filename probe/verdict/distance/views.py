@@ -16,11 +16,7 @@ from probe.verdict.tensors import Tensor
 Function = Callable[[np.ndarray], np.ndarray]
 _TOLD = 0.1
 """an activation leaves at most this share of what a factor leaves"""
-MONOTONE: dict[str, Function] = {
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-}
+MONOTONE = {"sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh, "relu": lambda x: np.maximum(x, 0)}
 OTHERS: dict[str, Function] = {
     "softmax": lambda x: (
         np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
@@ -45,18 +41,12 @@ def activation_between(a: Tensor, b: Tensor, limit: float) -> str | None:
     known = [each.values() if is_known else np.array([each.low, each.high]) for each in (a, b)]
     for name, function in (MONOTONE | OTHERS if is_known else MONOTONE).items():
         for x, y in (known, known[::-1]):
-            made = function(y)
+            made, near = function(y), y * (np.vdot(x, y) / max(np.vdot(y, y), 1e-300))  # silu halves small numbers
             fits_ends = not is_known and np.allclose(made, x, rtol=SAME, atol=0) and x[0] < x[1]
-            if fits_ends or (
-                is_known and np.linalg.norm(made - x) <= min(limit * np.linalg.norm(x), _TOLD * _unlike(x, y))
-            ):
+            least = min(limit * np.linalg.norm(x), _TOLD * np.linalg.norm(x - near))
+            if fits_ends or (is_known and np.linalg.norm(made - x) <= least):
                 return name
     return None
-
-
-def _unlike(x: np.ndarray, y: np.ndarray) -> float:
-    """Return how far a tensor is from the nearest multiple of another one: of small numbers silu is half of each."""
-    return float(np.linalg.norm(x - y * (np.vdot(x, y) / max(np.vdot(y, y), 1e-300))))
 
 
 def padded_error(a: Tensor, b: Tensor, padding: Collection[tuple[int, int]]) -> Error | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probe.numbers import tokens
+from probe.numbers.choices import WIDEST
 from probe.numbers.statistics import unit_roundoff
 from probe.numbers.tokens import Near
 from probe.records import Phase, Role
@@ -212,6 +213,9 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         code := _without_effect(judging, event, error, sources, limit)
     ):
         add(State.HEALED, None, code)
+    elif event.u > unit_roundoff("float32") and _chooses_on_one_side(event):
+        verdicts.notes.append("mixed")
+        add(State.OPEN, own, "expert-routing")
     elif _waits_for_loss(judging, event):
         add(State.OPEN, None, "label-inputs")
     elif check.is_consequence or (sources.is_wrong and not check.is_far):
@@ -243,12 +247,7 @@ def _without_effect(judging: Judging, event: Event, error: Error, sources: Sourc
     gradients = step.gradients_of(event)
     seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
     whole = step.error(event)
-    if (
-        seen is not None
-        and whole is not None
-        and seen.size <= limit < error.size
-        and seen.apart <= CARRIED * whole.apart
-    ):
+    if seen and whole and seen.size <= limit < error.size and seen.apart <= CARRIED * whole.apart:
         return "rows-without-loss"
     if not may_be_written_otherwise(step, event):
         return ""
@@ -368,6 +367,16 @@ def _routed(judging: Judging, event: Event) -> float:
     if is_inside or (event.role is Role.INPUT and node.parent in routed):
         return 1.0
     return 1.5 * math.sqrt(routed.get(node, 0.0))
+
+
+def _chooses_on_one_side(event: Event) -> bool:
+    """Return True for what experts return whose choices, of each token that they are given, one side alone shows."""
+    assert event.node is not None
+    pairs = [each.both for each in event.node.inputs] if event.role is Role.OUTPUT else []
+    given = [[each for each in side if each is not None and len(each.form) == 2] for side in zip(*pairs, strict=True)]
+    chosen = [{each.form[0] for each in side if each.kind == "integer" and each.form[1] <= WIDEST} for side in given]
+    rows = {each.form[0] for side in given for each in side if each.kind == "float"}
+    return bool(chosen) and bool((chosen[0] ^ chosen[1]) & rows)
 
 
 def _nearest(judging: Judging, event: Event, u: float) -> tuple[Near, Error, bool] | None:

@@ -387,3 +387,35 @@ def test_tokens_that_rounding_routes_otherwise(task: str, tmp_path: Path) -> Non
         (said,) = [note for note in found.notes if note.code == "choices-flipped"]
         assert "mlp.gate: " in str(said) and "choices differ, 0 by more than the margin of their scores" in str(said)
         assert found.verdict is Verdict.ALIGNED, str(found)
+
+
+class Experts(nn.Module):
+    """Experts that are told the choices, or choose by the scores."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(8, 32, 32) / 6), scale
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        at = chosen if self.scale is None else chosen.topk(2).indices
+        return (self.scale or 1.0) * torch.einsum("th,tkhi->ti", x, self.weight[at])
+
+
+class Mixture(nn.Module):
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.experts, self.norm = nn.Linear(32, 8), Experts(scale), nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.gate(x)
+        return self.norm(x + self.experts(x, scores.topk(2).indices if self.experts.scale is None else scores))
+
+
+def test_what_experts_return_is_not_judged_where_one_side_alone_shows_their_choices(tmp_path: Path) -> None:
+    x = torch.randn(256, 32)
+    for name, model in (("a", Mixture()), ("b", Mixture(1.4))):
+        with probe.capture(model.to(torch.bfloat16), tmp_path / f"{name}.h5", task="tensor"), torch.no_grad():
+            model(x.to(torch.bfloat16))
+            probe.step()
+    assert probe.compare(tmp_path / "a.h5", tmp_path / "b.h5").verdict is Verdict.UNDECIDED

@@ -640,11 +640,7 @@ LOWEST = torch.finfo(torch.float32).min
 
 @pytest.mark.parametrize(
     ("mine", "theirs"),
-    [
-        (Table(0.0), OwnTable(LOWEST)),
-        (Table(-1e9), OwnTable(LOWEST)),
-        (Table(-1e9), Table(-float("inf"))),
-    ],
+    [(Table(0.0), OwnTable(LOWEST)), (Table(-1e9), OwnTable(LOWEST)), (Table(-1e9), Table(-float("inf")))],
     ids=["one side", "both", "infinite"],
 )
 @pytest.mark.parametrize("task", ["statistics", "tensor"])

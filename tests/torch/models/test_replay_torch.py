@@ -27,7 +27,16 @@ from probe.answer.comparison import Comparison
 from probe.commands.cli import main
 from probe.errors import ConfigError, ProbeWarning
 from probe.report import text
-from tests.left_as_it_was import Framework, Itself, check_inject, check_left_inject, check_replay, seen, unchanged
+from tests.left_as_it_was import (
+    Framework,
+    Itself,
+    check_inject,
+    check_left_inject,
+    check_replay,
+    net_of,
+    seen,
+    unchanged,
+)
 from tests.torch.dialect import TORCH
 from tests.two_models import SITUATIONS, check
 
@@ -553,20 +562,10 @@ class Part(nn.Module):
         return x * (1 + random.random()) + np.random.rand()
 
 
-class LeftNet(nn.Module):
-    def __init__(self, is_raising: bool = False) -> None:
-        super().__init__()
-        self.first, self.second, self.head = Part(), Part(), nn.Linear(6, 3)
-        self.is_raising = is_raising
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.head(self.second(self.first(x)))
-        if self.is_raising:
-            raise ValueError("behind all others")
-        return x
+LeftNet = net_of(nn.Module, Part, nn.Linear)
 
 
-def model(is_raising: bool = False) -> LeftNet:
+def model(is_raising: bool = False) -> nn.Module:
     """Return a model with modes, gradients, frozen parameters and hooks of its user's."""
     torch.manual_seed(3)
     net = LeftNet(is_raising)
@@ -586,7 +585,7 @@ def model(is_raising: bool = False) -> LeftNet:
     return net
 
 
-def other(is_raising: bool = False) -> LeftNet:
+def other(is_raising: bool = False) -> nn.Module:
     """Return such a model with weights that are not those of the recording."""
     net = model(is_raising)
     with torch.no_grad():

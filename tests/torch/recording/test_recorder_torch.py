@@ -138,12 +138,7 @@ def test_a_segment_of_several_modules_without_one_around_them(tmp_path: Path, re
         def __init__(self, around: Callable[..., Tensor]) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.embed, self.a, self.act, self.b = (
-                nn.Linear(4, 4),
-                nn.Linear(4, 4),
-                nn.GELU(),
-                nn.Linear(4, 4),
-            )
+            self.embed, self.a, self.act, self.b = (nn.Linear(4, 4), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
             self.around = around
 
         def forward(self, x: Tensor) -> Tensor:
