@@ -52,7 +52,7 @@ def flips(calls: Iterable[Any]) -> list[Note]:
         own = {name: each.values() for name, each in taker.of(Role.VALUE).items() if each.has_values}
         scores = [each for each in arrays if each[0].dtype.kind == "f"]
         for here, there in (each for each in arrays if each[0].dtype.kind in "iu" and each[0].size):
-            if here.shape[1] > WIDEST or not scores:  # integers alone are positions, say
+            if here.shape[1] > WIDEST:
                 continue
             is_replayed = own.get(OWN_CHOICES, here[:0]).size == here.size
             if is_replayed:
