@@ -26,7 +26,7 @@ OTHERS: dict[str, Function] = {
 }
 
 
-@np.errstate(over="ignore")
+@np.errstate(over="ignore", invalid="ignore")
 def activation_between(a: Tensor, b: Tensor, limit: float) -> str | None:
     """Return the activation that one side applies to a tensor inside the call and the other behind it.
 
