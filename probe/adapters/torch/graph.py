@@ -95,7 +95,7 @@ class ArrivalHook:
     def _note(self) -> Removal:
         self._content, self._identity = self._parameter._cdata, TensorIdentity(self._parameter)
         self._note_hooks()
-        return nothing
+        return nothing  # to undo
 
     def _note_hooks(self) -> None:
         hooks = self._parameter._post_accumulate_grad_hooks or {}

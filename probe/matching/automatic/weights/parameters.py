@@ -12,8 +12,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numpy as np
-
 from probe.matching.automatic import values
 from probe.matching.automatic.outline import Outline, Weight, values_of
 from probe.matching.automatic.weights.fused import sums_of_rows
@@ -47,9 +45,10 @@ class _Named:
 
     @property
     def is_square(self) -> bool:
-        """Return True if its shape does not tell how it lies."""
-        is_told = self.is_part or self.a.axes or self.b.axes
-        return not is_told and len(set(self.a.shape)) < len(self.a.shape)
+        """Return True if neither its shape nor a table nor equal bytes tell how it lies."""
+        digests = [each.numbers and each.numbers.digest for each in (self.a, self.b)]
+        is_known = self.is_part or self.a.axes or self.b.axes or digests[0] == digests[1] is not None
+        return not is_known and len(set(self.a.shape)) < len(self.a.shape)
 
     @property
     def is_b_named(self) -> bool:
@@ -88,8 +87,9 @@ def match_parameters(matching: Matching, a: Outline, b: Outline, least: float) -
 
 def _axes_of(group: Sequence[_Named], a: Outline, b: Outline) -> Axes:
     """Return the order of the axes of what is turned in all pairs of a kind; of a square one the values tell."""
-    sides = [(each.b, each.a) if each.is_b_named else (each.a, each.b) for each in group]
-    order = () if group[0].is_part else order_of(*((b, a) if group[0].is_b_named else (a, b)), sides)
+    is_b = group[0].is_b_named
+    sides = [(each.b, each.a) if is_b else (each.a, each.b) for each in group]
+    order = () if group[0].is_part else order_of(*((b, a) if is_b else (a, b)), sides)
     if group[0].is_turned:
         return order or _TURNED
     return () if order == (sides[0][0].axes or tuple(range(len(order)))) else order
@@ -209,15 +209,14 @@ def _fitting(mine: Weight, theirs: Weight) -> Iterator[Axes]:
 
 
 def _agreeing(here: Outline, mine: Weight, there: Outline, theirs: Weight, orders: Sequence[Axes]) -> Iterator[Axes]:
-    """Yield the orders in which the stored values of two weights are the same."""
-    if mine.size > _LARGEST:
-        return
-    stored, other = values_of(here, replace(mine, axes=())), values_of(there, theirs)
-    for order in orders:
-        if stored is not None and other is not None:
-            is_same = np.allclose(stored.transpose(order), other, rtol=1e-2, atol=1e-6)
-        else:
-            made, meant = sums_of_rows(here, replace(mine, axes=order)), sums_of_rows(there, theirs)
-            is_same = len(order) == 2 and made is not None and meant is not None and fits(made, meant, CAST)
-        if is_same:
+    """Yield the orders in which two weights are the same: by the sums of their rows, or by stored values of more axes."""
+    if len(orders[0]) == 2:
+        meant = sums_of_rows(there, theirs)
+        made = [sums_of_rows(here, replace(mine, axes=order)) for order in orders]
+    else:
+        sides = ((here, replace(mine, axes=())), (there, theirs))
+        stored, meant = (values_of(*each) if mine.size <= _LARGEST else None for each in sides)
+        made = [None if stored is None else stored.transpose(order) for order in orders]
+    for order, each in zip(orders, made, strict=True):
+        if each is not None and meant is not None and fits(each, meant, CAST):
             yield order
